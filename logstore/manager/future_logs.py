@@ -10,7 +10,8 @@ old directory   new one      what a start does
 =============== ============ ===============================================================
 log             future       the copy goes on with the next role of the partition
 ``-delete``     future       the copy has all: it becomes the log
-log             log          the new one has ``moved-from``: the old one becomes ``-delete``
+log             log          the new one has ``moved-from``: the old one becomes ``-delete``, unless
+                             it has a later leadership, of a start without the new disk
 ``-delete``     log          the move is complete
 no live one     future       as Kafka: it stays, and is cut to what the next log has
 =============== ============ ===============================================================
@@ -27,6 +28,7 @@ from contextlib import suppress
 
 from checkpoints.checkpoint_file import load_file, store_file
 from checkpoints.errors import CheckpointError
+from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
 from logstore.common.errors import (
     CorruptDataError,
@@ -262,12 +264,13 @@ class _Move:
 
 def settle_moves(
     storage: Storage, found: Mapping[LogDir, FoundPartition], random_id: RandomId
-) -> None:
+) -> dict[str, StorageFailedError]:
     """At the start, before a log is loaded, end the moves that were ending when the process did.
 
-    Raises:
-        StorageFailedError: a disk refused.
+    Returns:
+        Directories whose disk refused, by their paths.
     """
+    failed: dict[str, StorageFailedError] = {}
     for log_dir, each in found.items():
         for tp, future in list(log_dir.futures.items()):
             if any(tp in other.logs for other in found.values()):
@@ -275,7 +278,7 @@ def settle_moves(
             unique_id = filenames.parse_partition_dir(future.name).unique_id
             name = filenames.delete_dir_name(tp, unique_id)
             if any(posixpath.join(d.path, name) in other.deleted for d, other in found.items()):
-                _change(storage, log_dir, future.name, filenames.partition_dir_name(tp))
+                _change(storage, log_dir, future.name, filenames.partition_dir_name(tp), failed)
                 del log_dir.futures[tp]
                 each.logs.append(tp)
     homes: dict[TopicPartition, list[LogDir]] = {}
@@ -283,13 +286,32 @@ def settle_moves(
         for tp in each.logs:
             homes.setdefault(tp, []).append(log_dir)
     for tp, dirs in homes.items():
-        origins = [_origin(storage, log_dir, tp) for log_dir in dirs]
-        if len(dirs) == 2 and (origins[0] == dirs[1].path) != (origins[1] == dirs[0].path):
-            old = dirs[1] if origins[0] == dirs[1].path else dirs[0]
+        old = _replaced(storage, tp, dirs) if len(dirs) == 2 else None
+        if old is not None:
             name = filenames.delete_dir_name(tp, random_id())
-            _change(storage, old, filenames.partition_dir_name(tp), name)
+            _change(storage, old, filenames.partition_dir_name(tp), name, failed)
             found[old].logs.remove(tp)
             found[old].deleted.append(posixpath.join(old.path, name))
+    return failed
+
+
+def _replaced(storage: Storage, tp: TopicPartition, dirs: list[LogDir]) -> LogDir | None:
+    """Which of two logs the other one has replaced; None if nothing says so."""
+    first, second = dirs
+    is_first = _origin(storage, second, tp) == first.path
+    if is_first == (_origin(storage, first, tp) == second.path):
+        return None
+    old, new = (first, second) if is_first else (second, first)
+    # A start without the disk of the new log went on with the old one, in a later leadership.
+    return new if _epoch(storage, old, tp) > _epoch(storage, new, tp) else old
+
+
+def _epoch(storage: Storage, log_dir: LogDir, tp: TopicPartition) -> int:
+    path = posixpath.join(log_dir.directory_of(tp), filenames.LEADER_EPOCH_CHECKPOINT)
+    try:
+        return max(LeaderEpochCheckpoint(path, storage).read(), default=(-1, 0))[0]
+    except CheckpointError:
+        return -1
 
 
 def _origin(storage: Storage, log_dir: LogDir, tp: TopicPartition) -> str | None:
@@ -305,13 +327,19 @@ def _marker(log_dir: LogDir, tp: TopicPartition) -> str:
     return posixpath.join(log_dir.directory_of(tp), filenames.MOVED_FROM)
 
 
-def _change(storage: Storage, log_dir: LogDir, before: str, after: str) -> None:
+def _change(
+    storage: Storage,
+    log_dir: LogDir,
+    before: str,
+    after: str,
+    failed: dict[str, StorageFailedError],
+) -> None:
     logger.warning("%s in %s becomes %s: a move was ending", before, log_dir.path, after)
     try:
         storage.rename(*(posixpath.join(log_dir.path, name) for name in (before, after)))
         storage.sync_dir(log_dir.path)
     except OSError as error:
-        raise StorageFailedError(log_dir.path, "end a move", str(error)) from error
+        failed[log_dir.path] = StorageFailedError(log_dir.path, "end a move", str(error))
 
 
 __all__ = ["FutureLogs", "settle_moves"]

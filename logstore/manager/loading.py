@@ -210,9 +210,14 @@ class Loader:
                 found_in[log_dir] = log_dir.find()
             except StorageFailedError as error:
                 self._directories.fail(log_dir.path, error)
-        settle_moves(self._storage, found_in, self._opener.owner.random_id)
+        failed = settle_moves(self._storage, found_in, self._opener.owner.random_id)
+        self._go_on_without(failed)
+        is_whole = not self._directories.offline()
         for log_dir, found in found_in.items():
-            for path in found.deleted:
+            if log_dir.path in failed:
+                continue
+            # Where a disk is missing, its copy of a log may not have the name yet: they are kept.
+            for path in found.deleted if is_whole else ():
                 self._directories.remove_later(0, path)
             load = self._loader_of(log_dir, found.logs)
             # A clean start reads no record: nothing to do without the interpreter's lock.

@@ -447,6 +447,61 @@ class TestEnds:
             append(log, b"1")
             assert values(manager.get(*TP)) == [b"0", b"1"]
 
+    @staticmethod
+    def ending(machine: Machine, manager: LogManager, *, old: str, new: str) -> None:
+        """Stop where the directories ``/a`` and ``/b`` have these names."""
+        copy = manager.futures.begin(TP, "/b")
+        copy.advance(1000)
+        future = copy.future.directory
+        storage = machine.storage
+        storage.fail("rename", "/a/t-0")  # so the word about the move stays
+        assert manager.futures.end(copy, at_once)
+        manager.crash()
+        storage.heal()
+        unique_id = future.rpartition(".")[2].removesuffix("-future")
+        if old == "-delete":
+            storage.rename("/a/t-0", f"/a/t-0.{unique_id}-delete")
+        if new == "-future":
+            storage.rename("/b/t-0", future)
+
+    @pytest.mark.parametrize(("broken", "left"), [("/a", ["/b"]), ("/b", ["/a"])])
+    def test_a_disk_that_fails_while_a_start_ends_a_move(
+        self, broken: str, left: list[str]
+    ) -> None:
+        """It is offline, and the other one goes on."""
+        with two() as (machine, manager, log):
+            append(log, b"0")
+            names_of = ("", "") if broken == "/a" else ("-delete", "-future")
+            self.ending(machine, manager, old=names_of[0], new=names_of[1])
+        machine.storage.fail("rename", f"{broken}/t-0*", times=FOREVER)
+        with machine.start() as manager:
+            assert manager.live_directories == left
+            assert {tp: values(log) for tp, log in manager.logs.items()} == (
+                {TP: [b"0"]} if left == ["/b"] else {}
+            )
+            manager.housekeeper.purge_deleted()
+        machine.storage.heal()
+        with machine.start() as manager:
+            assert manager.get(*TP).directory == "/b/t-0"
+            assert values(manager.get(*TP)) == [b"0"]
+
+    @pytest.mark.parametrize("old", ["", "-delete"])
+    def test_a_start_without_the_new_disk(self, old: str) -> None:
+        """What it goes on with is the log; what it cannot go on with is kept for the next one."""
+        with two() as (machine, manager, log):
+            append(log, b"0")
+            self.ending(machine, manager, old=old, new="-future" if old else "")
+        machine.storage.fail("list", "/b", times=FOREVER)
+        with machine.start() as manager:
+            assert manager.live_directories == ["/a"]
+            if not old:
+                manager.get(*TP).append([(b"k", b"1")], sync=True, leader_epoch=1)
+            machine.clock.advance(120_000)
+            manager.housekeeper.purge_deleted()
+        machine.storage.heal()
+        with machine.start() as manager:
+            assert values(manager.get(*TP)) == ([b"0"] if old else [b"0", b"1"])
+
     def test_two_copies_of_one_log(self) -> None:
         """Without a word about a move a start is refused, as ever (F-7)."""
         with two() as (machine, manager, log):
