@@ -159,6 +159,7 @@ class ProcessCluster:
     def produce_to_all(self, topics: Sequence[str], value: bytes, at: int | None = None) -> int:
         """Write one record to each partition, with acks=all. Returns how many."""
         kind = wire.ProduceRequest
+        produced = kind.TopicProduceData
         batch = bytes(encode_batch([(None, value, time.time_ns() // 1_000_000)]))
         count = 0
         for leader, parts in self.leaders(topics, at).items():
@@ -167,9 +168,10 @@ class ProcessCluster:
                     for start in range(0, len(numbers), 100):
                         piece = numbers[start : start + 100]
                         data = tuple(kind.PartitionProduceData(each, batch) for each in piece)
-                        request = kind(None, -1, 5000, (kind.TopicProduceData(topic, data),))
+                        request = kind(None, -1, 5000, (produced(topic, partition_data=data),))
                         answer = client.ask(ApiKey.PRODUCE, PRODUCE_VERSION, request)
                         told = answer.responses[0].partition_responses
+                        assert len(told) == len(piece), answer
                         assert not any(each.error_code for each in told), answer
                         count += len(told)
         return count
