@@ -307,6 +307,7 @@ def test_start_of_all(benchmark: Any, claim: Any, more: list[ProcessCluster]) ->
     def start(cluster: ProcessCluster, at: int) -> Figures:
         written = cluster.count_records(topics) + cluster.produce_to_all(topics, bytes(200))
         cluster.kill_all()
+        cluster.until_missed()
         begun = time.perf_counter()
         cluster.start_all()
         wait_until(lambda: -1 not in cluster.leaders(topics), "all are led")

@@ -84,6 +84,10 @@ class ProcessCluster:
         for node in self.nodes.values():
             node.kill()
 
+    def until_missed(self) -> None:
+        """Until the sessions of killed brokers have ended: a Kafka does not start before."""
+        wait_until(lambda: not self.tree.get_children("/brokers/ids"), "all sessions end")
+
     # -- topics --------------------------------------------------------------------------------
 
     def ask(self, broker_id: int, key: ApiKey, version: int, message: Any) -> Any:
