@@ -137,7 +137,13 @@ class ProcessCluster:
         wait_until(in_sync, f"{topics} have {replicas} replicas in sync")
 
     def leaders(self, topics: Sequence[str], at: int | None = None) -> Leaders:
+        """Once all are led, or by a dead broker that nobody misses yet."""
         found: Leaders = {}
+        wait_until(lambda: -1 not in self._leaders(found, topics, at), f"{topics} are led")
+        return found
+
+    def _leaders(self, found: Leaders, topics: Sequence[str], at: int | None) -> Leaders:
+        found.clear()
         for topic in self.topics(topics, at):
             for part in topic.partitions:
                 parts = found.setdefault(part.leader_id, {}).setdefault(topic.name, [])
