@@ -84,6 +84,10 @@ class ProcessCluster:
         for node in self.nodes.values():
             node.kill()
 
+    def until_missed(self) -> None:
+        """Until the sessions of killed brokers have ended: a Kafka does not start before."""
+        wait_until(lambda: not self.tree.get_children("/brokers/ids"), "all sessions end")
+
     # -- topics --------------------------------------------------------------------------------
 
     def ask(self, broker_id: int, key: ApiKey, version: int, message: Any) -> Any:
@@ -133,7 +137,13 @@ class ProcessCluster:
         wait_until(in_sync, f"{topics} have {replicas} replicas in sync")
 
     def leaders(self, topics: Sequence[str], at: int | None = None) -> Leaders:
+        """Once all are led, or by a dead broker that nobody misses yet."""
         found: Leaders = {}
+        wait_until(lambda: -1 not in self._leaders(found, topics, at), f"{topics} are led")
+        return found
+
+    def _leaders(self, found: Leaders, topics: Sequence[str], at: int | None) -> Leaders:
+        found.clear()
         for topic in self.topics(topics, at):
             for part in topic.partitions:
                 parts = found.setdefault(part.leader_id, {}).setdefault(topic.name, [])
@@ -159,6 +169,7 @@ class ProcessCluster:
     def produce_to_all(self, topics: Sequence[str], value: bytes, at: int | None = None) -> int:
         """Write one record to each partition, with acks=all. Returns how many."""
         kind = wire.ProduceRequest
+        produced = kind.TopicProduceData
         batch = bytes(encode_batch([(None, value, time.time_ns() // 1_000_000)]))
         count = 0
         for leader, parts in self.leaders(topics, at).items():
@@ -167,9 +178,10 @@ class ProcessCluster:
                     for start in range(0, len(numbers), 100):
                         piece = numbers[start : start + 100]
                         data = tuple(kind.PartitionProduceData(each, batch) for each in piece)
-                        request = kind(None, -1, 5000, (kind.TopicProduceData(topic, data),))
+                        request = kind(None, -1, 5000, (produced(topic, partition_data=data),))
                         answer = client.ask(ApiKey.PRODUCE, PRODUCE_VERSION, request)
                         told = answer.responses[0].partition_responses
+                        assert len(told) == len(piece), answer
                         assert not any(each.error_code for each in told), answer
                         count += len(told)
         return count

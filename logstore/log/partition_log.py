@@ -50,7 +50,7 @@ from logstore.log.writing.producing import LogProducer, LogProducers
 from logstore.log.writing.state import LogState
 from logstore.log.writing.validation import CODECS, level_of
 from logstore.log.writing.writer import LogWriter
-from logstore.recovery import LoadedLog, RecoveryOptions, load_log
+from logstore.recovery import DurableNames, LoadedLog, RecoveryOptions, load_log
 from logstore.segments.index import TimestampOffset
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from logstore.segments.segment import Segment
@@ -583,8 +583,7 @@ def _load(kind: type[T], core: LogCore, options: RecoveryOptions) -> T:
             log_start_offset=start.log_start_offset,
             options=options,
             producer_id_expiration_ms=owner.producer_id_expiration_ms,
-            keep_name=owner.keep_name,
-            sync_names=owner.sync_names,
+            names=DurableNames(owner.keep_name, owner.sync_names),
         )
         if hold is not None and owner.on_restart is None:
             core.owner = replace(owner, on_restart=hold.keep_log_start)

@@ -8,9 +8,16 @@ cut by ``set_aside`` alone.
 
 from __future__ import annotations
 
-from logstore.recovery.recovery import LoadedLog, RecoveryOptions, RecoveryReport, load_log
+from logstore.recovery.recovery import (
+    DurableNames,
+    LoadedLog,
+    RecoveryOptions,
+    RecoveryReport,
+    load_log,
+)
 
 __all__ = [
+    "DurableNames",
     "LoadedLog",
     "RecoveryOptions",
     "RecoveryReport",

@@ -56,6 +56,13 @@ class LoadedLog:
     report: RecoveryReport
 
 
+class DurableNames(NamedTuple):
+    """The names that a load makes durable; the others are left to the owner (see ``LogOwner``)."""
+
+    keep_name: bool = True
+    sync_names: bool = True
+
+
 def load_log(
     storage: Storage,
     directory: str,
@@ -67,23 +74,14 @@ def load_log(
     log_start_offset: int,
     options: RecoveryOptions,
     producer_id_expiration_ms: int,
-    keep_name: bool = True,
-    sync_names: bool = True,
+    names: DurableNames | None = None,
 ) -> LoadedLog:
     """Open the partition directory, creating it when missing; see ``PartitionLog.open``.
 
     ``recovery_point`` is None if none is on file.
     """
-    loader = _Loader(
-        storage,
-        directory,
-        config,
-        clock,
-        options,
-        producer_id_expiration_ms,
-        keep_name,
-        sync_names,
-    )
+    names = names or DurableNames()
+    loader = _Loader(storage, directory, config, clock, options, producer_id_expiration_ms, names)
     loaded = loader.load(_Stop(clean_shutdown, recovery_point, log_start_offset))
     for warning in loaded.report.warnings:
         logger.warning("%s: %s", directory, warning)
@@ -132,8 +130,7 @@ class _Loader:
     clock: Clock
     options: RecoveryOptions
     producer_id_expiration_ms: int
-    keep_name: bool
-    sync_names: bool
+    names: DurableNames
 
     def __post_init__(self) -> None:
         name = os.path.basename(os.path.normpath(self.directory))
@@ -278,7 +275,7 @@ class _Loader:
                 f"[{first_lost}, {stop.point}) are lost, unless the log was truncated"
             )
         # What was removed must not come back later.
-        if report.actions or (self.sync_names and not recovered.clean):
+        if report.actions or (self.names.sync_names and not recovered.clean):
             self.files.sync()
         report.recovery_point = min(max(point, start), end)
         report.log_start_offset, report.log_end_offset = start, end
@@ -438,7 +435,7 @@ class _Loader:
         if self.report.actions:  # what was removed must not come back beside the new segment
             self.files.sync()
         # Otherwise a flush of a new log would be durable in a directory that has no durable name.
-        if self.keep_name:
+        if self.names.keep_name:
             self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
         segment = self.files.segment(base_offset)
         self.files.opened.append(segment)
