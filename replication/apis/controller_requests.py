@@ -5,7 +5,7 @@ Clients may ask any broker, which asks the controller for them. If the request o
 like that, two brokers that take each other for the controller would send it to and fro. So what is
 marked as forwarded gets NOT_CONTROLLER, and its sender looks for the controller again. The sender
 also waits until it shows its client what was changed; here the answer comes as soon as the change
-is made. A client may use the listener of brokers, too, so that alone does not say who asks.
+is made. Only brokers may forward (X-62).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Handler:
         self._broker, self._translated, self._of_clients = broker, translated, of_clients
 
     def __call__(self, received: ReceivedRequest, message: Any, reply: Reply) -> None:
-        if not (message.forwarded and received.connection.listener.is_inter_broker):
+        if not message.forwarded:
             self._of_clients(received, message, reply)
             return
 

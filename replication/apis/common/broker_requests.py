@@ -65,22 +65,10 @@ def _of_later_version(version: int, request: wire.AddPartitionsToTxnRequest) -> 
     return SOME_BROKER if version > LAST_OF_CLIENTS[ApiKey.ADD_PARTITIONS_TO_TXN] else None
 
 
-OF_BROKERS: Mapping[ApiKey, Callable[[int, Any], int | None]] = {
-    ApiKey.LEADER_AND_ISR: _controller,
-    ApiKey.STOP_REPLICA: _controller,
-    ApiKey.UPDATE_METADATA: _controller,
-    ApiKey.CONTROLLED_SHUTDOWN: _sender,
-    ApiKey.ALTER_PARTITION: _sender,
-    ApiKey.ENVELOPE: _unnamed,
-    ApiKey.ALLOCATE_PRODUCER_IDS: _sender,
-    ApiKey.FETCH: _follower,
-    ApiKey.LIST_OFFSETS: _replica,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _replica,
-    ApiKey.ADD_PARTITIONS_TO_TXN: _of_later_version,
-    ApiKey.WRITE_TXN_MARKERS: _who_commits,
-}
-"""The broker that a request, in a version, says it is from; None for one that anybody may send.
-Nothing else that is served over sockets is for brokers alone."""
+def _forwarder(version: int, request: Any) -> int | None:
+    """What is marked as forwarded was judged by the broker of the client, and is not again."""
+    return SOME_BROKER if getattr(request, "forwarded", False) else None
+
 
 FORWARDABLE = frozenset(
     {
@@ -98,6 +86,24 @@ FORWARDABLE = frozenset(
     }
 )
 """What brokers pass on to the controller for clients (KIP-590); as in Kafka's ``ApiKeys``."""
+
+OF_BROKERS: Mapping[ApiKey, Callable[[int, Any], int | None]] = {
+    ApiKey.LEADER_AND_ISR: _controller,
+    ApiKey.STOP_REPLICA: _controller,
+    ApiKey.UPDATE_METADATA: _controller,
+    ApiKey.CONTROLLED_SHUTDOWN: _sender,
+    ApiKey.ALTER_PARTITION: _sender,
+    ApiKey.ENVELOPE: _unnamed,
+    ApiKey.ALLOCATE_PRODUCER_IDS: _sender,
+    ApiKey.FETCH: _follower,
+    ApiKey.LIST_OFFSETS: _replica,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _replica,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _of_later_version,
+    ApiKey.WRITE_TXN_MARKERS: _who_commits,
+    **dict.fromkeys(FORWARDABLE, _forwarder),
+}
+"""The broker that a request, in a version, says it is from; None for one that anybody may send.
+Nothing else that is served over sockets is for brokers alone."""
 
 
 class BrokerPeers(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 
 from replication import ServedCluster, connect
 from replication.apis import controller_requests
+from replication.apis.common.broker_requests import BrokerPeers
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
@@ -112,20 +113,28 @@ def test_two_brokers_that_take_each_other_for_the_controller(
     assert set(over_tcp) == {1}  # and 1 has asked nobody
 
 
-@pytest.mark.parametrize("forwarded", [False, True])
-def test_a_client_may_come_by_the_listener_of_brokers(
-    kafka: ServedCluster, forwarded: bool
-) -> None:
-    """It is told what a client is told; and one that comes by its own is never taken for a
-    broker."""
+def test_a_client_may_come_by_the_listener_of_brokers(kafka: ServedCluster) -> None:
+    """It is told what a client is told."""
     controller = kafka.controller_id
     assert controller is not None
-    kind, listener = wire.CreateTopicsRequest, None if forwarded else BROKERS
-    request = kind((kind.CreatableTopic(new_name(), 3, 2),), 10_000, forwarded=forwarded)
-    with wire_client(kafka, 1 - controller, listener=listener) as client:
+    kind = wire.CreateTopicsRequest
+    request = kind((kind.CreatableTopic(new_name(), 3, 2),), 10_000)
+    with wire_client(kafka, 1 - controller, listener=BROKERS) as client:
         (topic,) = client.ask(ApiKey.CREATE_TOPICS, 7, request).topics
     assert (topic.error_code, topic.num_partitions) == (E.NONE, 3)
     assert topic.configs
+
+
+def test_only_a_broker_forwards(kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X-62: what a broker has judged is not judged again, such as whether topics may be deleted."""
+    kind = wire.DeleteTopicsRequest
+    request = kind((kind.DeleteTopicState("a"),), timeout_ms=1000, forwarded=True)
+    for listener, is_broker in ((None, True), (BROKERS, False)):
+        if not is_broker:
+            monkeypatch.setattr(BrokerPeers, "admits", lambda self, connection, broker_id: False)
+        with wire_client(kafka, listener=listener) as client:
+            (topic,) = client.ask(ApiKey.DELETE_TOPICS, 6, request).responses
+        assert topic.error_code == E.CLUSTER_AUTHORIZATION_FAILED
 
 
 def test_the_next_controller_is_found(

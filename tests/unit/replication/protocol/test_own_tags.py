@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from replication.apis.controller_requests import OF_CONTROLLER
 from replication.protocol import schema
 from replication.protocol.codecs import decoder, encoder
 from replication.protocol.compiler import compile_decoder, compile_encoder, joined
@@ -46,25 +47,27 @@ def _without(layout: Struct, value: Any, theirs: Struct) -> Any:
         elif isinstance(field.type, Struct):
             each = inner[field.name].type
             assert isinstance(each, Struct)
-            changed[field.name] = tuple(_without(field.type, one, each) for one in found)
+            if found is not None:
+                changed[field.name] = tuple(_without(field.type, one, each) for one in found)
     return value._replace(**changed)
 
 
 def test_they_are_where_they_are_thought_to_be() -> None:
-    assert WITH_TAGS == [
+    forwarded = {f"{schema.APIS[key].name}Request" for key in OF_CONTROLLER}
+    assert {*WITH_TAGS} == forwarded | {
         "LeaderAndIsrRequest",
         "LeaderAndIsrResponse",
         "StopReplicaRequest",
         "UpdateMetadataRequest",
         "AlterPartitionResponse",
-    ]
+    }
 
 
 @for_each("name", WITH_TAGS)
 def test_a_real_broker_reads_the_rest(name: str) -> None:
     ours, theirs = schema.message(name), kafkas(name)
     classes = make_structures(theirs, __name__)
-    for version in ours.versions.each():
+    for version in filter(ours.flexible.__contains__, ours.versions.each()):
         decode = compile_decoder(theirs, version, classes)
         encode = compile_encoder(theirs, version, classes)
         skipped = 0
@@ -75,4 +78,4 @@ def test_a_real_broker_reads_the_rest(name: str) -> None:
             skipped += len(known) < len(sent)
             got = decoder(name, version)(memoryview(known), 0)
             assert got == _without(ours.body, message, theirs.body)
-        assert skipped > 5
+        assert skipped > 2
