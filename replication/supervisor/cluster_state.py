@@ -155,13 +155,8 @@ def ask_cluster(brokers: Sequence[BrokerEntry], timeout_s: float = ANSWER_S) -> 
 
 def find_controller(brokers: Sequence[BrokerEntry], timeout_s: float = ANSWER_S) -> int | None:
     """The one that says it is."""
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        views = pool.map(lambda each: _ask_broker(each, timeout_s)[0], brokers)
-        return next((each.broker_id for each in views if each.is_controller), None)
-
-
-def is_ready(broker: BrokerEntry, timeout_s: float = ANSWER_S) -> bool:
-    return _ask_broker(broker, timeout_s)[0].is_ready
+    views = ask_cluster(brokers, timeout_s).brokers
+    return next((each.broker_id for each in views if each.is_controller), None)
 
 
 def _ask_broker(entry: BrokerEntry, timeout_s: float) -> tuple[BrokerView, Mapping[str, Any]]:
@@ -173,14 +168,7 @@ def _ask_broker(entry: BrokerEntry, timeout_s: float) -> tuple[BrokerView, Mappi
         row: Mapping[str, Any] = next(iter(state["brokers"]), {})
         reasons = () if code == http.client.OK else _reasons(ready)
         view = BrokerView(entry.broker_id, "", reasons, bool(row.get("is_controller")), row)
-    except (
-        OSError,
-        http.client.HTTPException,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
+    except (OSError, http.client.HTTPException, *_STRANGE) as error:
         why = str(error) or type(error).__name__
         return BrokerView(entry.broker_id, f"{entry.http} does not answer: {why}"), {}
     return view, state
@@ -255,18 +243,3 @@ def ask_engine(cluster: ClusterFile) -> EngineView:
             took_ms = (clock.monotonic_ns() - began) / 1e6
             fastest = took_ms if fastest < 0 else min(fastest, took_ms)
     return EngineView(url, len(addresses), answering, fastest)
-
-
-__all__ = [
-    "BrokerView",
-    "ClusterHealth",
-    "EngineView",
-    "PartitionView",
-    "ask_cluster",
-    "ask_engine",
-    "find_controller",
-    "is_ready",
-    "merged_partitions",
-    "next_restart",
-    "why_not_restart",
-]
