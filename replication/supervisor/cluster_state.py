@@ -43,6 +43,13 @@ class BrokerView(NamedTuple):
     def is_ready(self) -> bool:
         return not self.problem and not self.reasons
 
+    @property
+    def why(self) -> str:
+        """Why it is not ready, in some words however many partitions it has."""
+        some = ", ".join(self.reasons[:REASONS_MAX])
+        more = len(self.reasons) - REASONS_MAX
+        return self.problem or (f"{some} and {more} more" if more > 0 else some)
+
 
 class PartitionView(NamedTuple):
     """A partition as its leader shows it. ``min_isr`` is 0 where the leader does not answer."""
@@ -102,7 +109,11 @@ def why_not_restart(
     if own.problem:
         reasons = []
     else:
-        reasons = [_not_ready(each) for each in view.brokers if not each.is_ready]
+        reasons = [
+            f"broker {each.broker_id} is not ready: {each.why}"
+            for each in view.brokers
+            if not each.is_ready
+        ]
     for each in view.partitions:
         if broker_id not in each.isr:
             if broker_id in each.replicas and not own.problem:
@@ -135,11 +146,6 @@ def next_restart(
             return broker_id, []
         reasons += [each for each in found if each not in reasons]
     return None, reasons
-
-
-def _not_ready(broker: BrokerView) -> str:
-    why = broker.problem or ", ".join(broker.reasons[:REASONS_MAX])
-    return f"broker {broker.broker_id} is not ready: {why}"
 
 
 # -- asking ---------------------------------------------------------------------------------------
