@@ -47,8 +47,7 @@ class BrokerView(NamedTuple):
     def why(self) -> str:
         """Why it is not ready, in some words however many partitions it has."""
         some = ", ".join(self.reasons[:REASONS_MAX])
-        more = len(self.reasons) - REASONS_MAX
-        return self.problem or (f"{some} and {more} more" if more > 0 else some)
+        return self.problem or some + " and more" * (len(self.reasons) > REASONS_MAX)
 
 
 class PartitionView(NamedTuple):

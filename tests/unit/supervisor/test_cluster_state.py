@@ -98,7 +98,7 @@ def test_whether_a_broker_may_be_restarted(
 def test_a_thousand_reasons_are_some_words() -> None:
     names = tuple(f"t-{number} is not in sync" for number in range(1000))
     some = ", ".join(names[:5])
-    assert BrokerView(1, reasons=names).why == f"{some} and 995 more"
+    assert BrokerView(1, reasons=names).why == f"{some} and more"
     assert BrokerView(1, reasons=names[:5]).why == some
     assert BrokerView(1, "no answer").why == "no answer"
     assert not BrokerView(1).why
