@@ -440,7 +440,7 @@ def _broker_text(broker: BrokerView, process: Mapping[str, Any]) -> str:
         + ("" if pid is None else f" pid {pid}"),
         f"epoch {row.get('epoch', -1)}",
         f"leads {leads}, follows {row.get('partitions', 0) - leads}",
-        "in sync" if broker.is_ready else ", ".join(broker.reasons),
+        broker.why or "in sync",
     ]
     return "   ".join(parts)
 
@@ -512,7 +512,7 @@ def _await_ready(plan: ClusterFile, broker_id: int) -> None:
 
     def obstacle() -> str:
         (own,) = ask_cluster(entries).brokers
-        return own.problem or ", ".join(own.reasons)
+        return own.why
 
     _await(obstacle, f"broker {broker_id} is not in sync")
     terminal.line(f"broker {broker_id} is ready")

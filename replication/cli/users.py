@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import fail
@@ -99,6 +101,8 @@ def _store(coordinator: str, name: str, mechanism: str, kept: ScramCredential | 
 
     if coordinator.startswith("embedded:"):
         fail("an embedded tree has no users: see --users of logstore serve")
+    steps = get_logger("replication.coordination")
+    steps.setLevel(logging.ERROR)  # one line says what went wrong
     try:
         service = open_coordinator(coordinator)
         try:
@@ -111,3 +115,5 @@ def _store(coordinator: str, name: str, mechanism: str, kept: ScramCredential | 
             service.close()
     except (LogstoreError, ValueError) as error:
         fail(printable(str(error)))
+    finally:
+        steps.setLevel(logging.NOTSET)

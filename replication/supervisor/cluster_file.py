@@ -23,8 +23,6 @@ MAX_BYTES = 1 << 20
 TREE_DIR, ZOOKEEPER_DIR = "coordinator", "zookeeper"
 CLIENTS, INTERNAL = "PLAINTEXT", "INTERNAL"
 """The listeners of a broker: for clients, and for the other brokers."""
-SERVERS = (0, 1, 3)
-"""Of ZooKeeper; 0 where another engine is used."""
 HEAD = """\
 # The processes of this cluster, for `logstore cluster --dir`. It is read when a process starts, and
 # changed by `logstore cluster add` and `remove`.
@@ -215,7 +213,7 @@ def _engine(table: dict[str, Any]) -> EngineEntry:
             entry = EngineEntry(tree_port=_port(_taken(table, "port", int, "engine")))
         elif kind == "zookeeper":
             servers = _taken(table, "servers", list, "engine")
-            if len(servers) not in SERVERS[1:] or not all(isinstance(s, list) for s in servers):
+            if len(servers) not in (1, 3) or not all(isinstance(s, list) for s in servers):
                 raise ValueError("engine: servers is a list of one or three lists of ports")
             jars = _taken(table, "jars", str, "engine") if "jars" in table else ""
             wanted = 1 if len(servers) == 1 else 3
@@ -325,24 +323,3 @@ def _inline(fields: Mapping[str, str]) -> str:
 def _quoted(text: str) -> str:
     """A basic string of TOML, whose escapes are those of JSON."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-__all__ = [
-    "CLIENTS",
-    "FILE",
-    "INTERNAL",
-    "MAX_BYTES",
-    "SERVERS",
-    "TREE_DIR",
-    "ZOOKEEPER_DIR",
-    "BrokerEntry",
-    "ClusterFile",
-    "EngineEntry",
-    "ServerPorts",
-    "file_in",
-    "owners",
-    "parse",
-    "read_cluster",
-    "render",
-    "write_cluster",
-]

@@ -43,6 +43,12 @@ class BrokerView(NamedTuple):
     def is_ready(self) -> bool:
         return not self.problem and not self.reasons
 
+    @property
+    def why(self) -> str:
+        """Why it is not ready, in some words however many partitions it has."""
+        some = ", ".join(self.reasons[:REASONS_MAX])
+        return self.problem or some + " and more" * (len(self.reasons) > REASONS_MAX)
+
 
 class PartitionView(NamedTuple):
     """A partition as its leader shows it. ``min_isr`` is 0 where the leader does not answer."""
@@ -102,7 +108,11 @@ def why_not_restart(
     if own.problem:
         reasons = []
     else:
-        reasons = [_not_ready(each) for each in view.brokers if not each.is_ready]
+        reasons = [
+            f"broker {each.broker_id} is not ready: {each.why}"
+            for each in view.brokers
+            if not each.is_ready
+        ]
     for each in view.partitions:
         if broker_id not in each.isr:
             if broker_id in each.replicas and not own.problem:
@@ -137,11 +147,6 @@ def next_restart(
     return None, reasons
 
 
-def _not_ready(broker: BrokerView) -> str:
-    why = broker.problem or ", ".join(broker.reasons[:REASONS_MAX])
-    return f"broker {broker.broker_id} is not ready: {why}"
-
-
 # -- asking ---------------------------------------------------------------------------------------
 
 
@@ -155,13 +160,8 @@ def ask_cluster(brokers: Sequence[BrokerEntry], timeout_s: float = ANSWER_S) -> 
 
 def find_controller(brokers: Sequence[BrokerEntry], timeout_s: float = ANSWER_S) -> int | None:
     """The one that says it is."""
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        views = pool.map(lambda each: _ask_broker(each, timeout_s)[0], brokers)
-        return next((each.broker_id for each in views if each.is_controller), None)
-
-
-def is_ready(broker: BrokerEntry, timeout_s: float = ANSWER_S) -> bool:
-    return _ask_broker(broker, timeout_s)[0].is_ready
+    views = ask_cluster(brokers, timeout_s).brokers
+    return next((each.broker_id for each in views if each.is_controller), None)
 
 
 def _ask_broker(entry: BrokerEntry, timeout_s: float) -> tuple[BrokerView, Mapping[str, Any]]:
@@ -173,14 +173,7 @@ def _ask_broker(entry: BrokerEntry, timeout_s: float) -> tuple[BrokerView, Mappi
         row: Mapping[str, Any] = next(iter(state["brokers"]), {})
         reasons = () if code == http.client.OK else _reasons(ready)
         view = BrokerView(entry.broker_id, "", reasons, bool(row.get("is_controller")), row)
-    except (
-        OSError,
-        http.client.HTTPException,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
+    except (OSError, http.client.HTTPException, *_STRANGE) as error:
         why = str(error) or type(error).__name__
         return BrokerView(entry.broker_id, f"{entry.http} does not answer: {why}"), {}
     return view, state
@@ -255,18 +248,3 @@ def ask_engine(cluster: ClusterFile) -> EngineView:
             took_ms = (clock.monotonic_ns() - began) / 1e6
             fastest = took_ms if fastest < 0 else min(fastest, took_ms)
     return EngineView(url, len(addresses), answering, fastest)
-
-
-__all__ = [
-    "BrokerView",
-    "ClusterHealth",
-    "EngineView",
-    "PartitionView",
-    "ask_cluster",
-    "ask_engine",
-    "find_controller",
-    "is_ready",
-    "merged_partitions",
-    "next_restart",
-    "why_not_restart",
-]

@@ -298,6 +298,3 @@ class ControlClient:
 
 def _ended(what: str = "has ended") -> NoReturn:
     raise ControlError(f"the supervisor {what}")
-
-
-__all__ = ["SOCKET", "ControlClient", "ControlError", "ControlServer"]

@@ -78,6 +78,3 @@ class Emptying:
         for tp, answer in alter_reassignments(self._admin, targets).items():
             if answer.code:
                 raise WireError(f"{tp}: {answer}")
-
-
-__all__ = ["Emptying"]

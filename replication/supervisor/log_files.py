@@ -85,6 +85,3 @@ def tail(directory: str, name: str, count: int) -> Iterator[list[str]]:
         position += len(more)
         *lines, rest = (rest + more).split(b"\n")
         yield [line.decode("utf-8", "replace") for line in lines]
-
-
-__all__ = ["LOGS", "last_error", "log_path", "names_of_logs", "rotate", "tail"]

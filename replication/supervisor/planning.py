@@ -322,15 +322,3 @@ def check_ports(cluster: ClusterFile) -> None:
     for address, owner in owners(cluster):
         if problem := problem_of(*address):
             raise ConfigError(f"{address_of(*address)}, of {owner}: {problem}")
-
-
-__all__ = [
-    "CONFIG",
-    "StartOptions",
-    "check",
-    "check_ports",
-    "first_plan",
-    "further_broker",
-    "problem_of",
-    "require_jars",
-]

@@ -249,13 +249,3 @@ class Child:
 
 Say = Callable[[str, Mapping[str, Any]], None]
 """Tells a person a line, and a program its fields."""
-
-__all__ = [
-    "NS_PER_S",
-    "Child",
-    "ChildState",
-    "Launch",
-    "RestartRule",
-    "Restarts",
-    "Say",
-]

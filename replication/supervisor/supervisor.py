@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from logstore.common.clock import Clock, SystemClock
 from logstore.storage.local import LocalStorage
@@ -42,6 +42,7 @@ LOOK_S = 1.0  # after the sizes of logs, and after ends where the system does no
 STOP_S = 60.0  # for a clean stop; then it is killed
 CONTROLLER_S = 2.0  # for the answer who is the controller
 _CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
+_RUN = (sys.executable, "-P", _CHILD)
 # What a process is given of the environment of its supervisor.
 _PASSED = ("PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 _PASSED_PREFIXES = ("LC_", "PYTHON", "LOGSTORE_", "JAVA_")
@@ -50,13 +51,6 @@ _storage = LocalStorage()
 
 FindController = Callable[[Sequence[BrokerEntry]], int | None]
 """Which of some brokers is the controller, asked on a thread of its own."""
-
-
-class Program(NamedTuple):
-    """What is run as ``logstore``, and as ZooKeeper."""
-
-    logstore: tuple[str, ...] = (sys.executable, "-P", _CHILD, "logstore")
-    zookeeper: tuple[str, ...] = (sys.executable, "-P", _CHILD, "zookeeper")
 
 
 class Supervisor:
@@ -76,14 +70,13 @@ class Supervisor:
         *,
         say: Say,
         find_controller: FindController = lambda brokers: None,
-        program: Program = Program(),  # noqa: B008  # a constant
-        rule: RestartRule = RestartRule(),  # noqa: B008
+        rule: RestartRule = RestartRule(),  # noqa: B008  # a constant
         environment: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.directory, self.cluster = directory, cluster
         self._jars, self._say, self._find_controller = jars, say, find_controller
-        self._program, self._rule = program, rule
+        self._rule = rule
         self._clock = clock or SystemClock()
         self._environment = os.environ if environment is None else environment
         self._selector = selectors.DefaultSelector()
@@ -172,7 +165,8 @@ class Supervisor:
         engine, pipe = self.cluster.engine, self._engine_pipe[0]
         if engine.tree_port:
             command = (
-                *self._program.logstore,
+                *_RUN,
+                "logstore",
                 "coordinator",
                 f"--dir={os.path.join(self.directory, TREE_DIR)}",
                 f"--listen=127.0.0.1:{engine.tree_port}",
@@ -200,13 +194,14 @@ class Supervisor:
         assert self._jars is not None
         program = zookeeper.java(self._environment) or "java"
         command = zookeeper.server_command(program, self._jars, os.path.join(home, "zoo.cfg"))
-        return (*self._program.zookeeper, str(ports.port), *command)
+        return (*_RUN, "zookeeper", str(ports.port), *command)
 
     def _broker_child(self, entry: BrokerEntry) -> Child:
         pairs = configuration_of(entry)
         logins = {"--users": entry.users, "--inter-broker-password-file": entry.password_file}
         command = (
-            *self._program.logstore,
+            *_RUN,
+            "logstore",
             "serve",
             f"--broker-id={entry.broker_id}",
             f"--coordinator={self.cluster.engine.url}",
@@ -474,6 +469,3 @@ def environment_of(given: Mapping[str, str]) -> dict[str, str]:
         parts = passed["PYTHONPATH"].split(os.pathsep)
         passed["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in parts if part)
     return passed
-
-
-__all__ = ["FindController", "Program", "Supervisor", "configuration_of", "environment_of"]

@@ -175,16 +175,3 @@ def serves(port: int, timeout_s: float = ANSWER_S) -> bool:
         return "Mode: " in ask("127.0.0.1", port, "srvr", timeout_s)
     except OSError:
         return False
-
-
-__all__ = [
-    "DEBIAN_JAR",
-    "TICK_MS",
-    "Jars",
-    "ask",
-    "configuration",
-    "find_jars",
-    "java",
-    "server_command",
-    "serves",
-]

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from checkpoints.loggers import get_logger
+from replication import coordination
 from replication.cli.users import users
-from replication.coordination import nodes, open_coordinator
+from replication.coordination import CoordinatorUnavailableError, nodes, open_coordinator
 from replication.coordination.served import TreeServer
 from replication.security.stored import StoredCredentials
 
@@ -72,6 +74,23 @@ def test_what_is_refused(url: str, arguments: list[str], password: str | None, s
     assert told.stderr.startswith("error: ")
     assert said in told.stderr
     assert told.stderr.count("\n") == 1
+
+
+def test_one_line_for_a_coordinator_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = get_logger("replication.coordination.zookeeper")
+
+    def tries(url: str) -> None:
+        logger.warning("Connection dropped")
+        raise CoordinatorUnavailableError(f"{url} does not answer")
+
+    monkeypatch.setattr(coordination, "open_coordinator", tries)
+    told = run("add", "ann", "--coordinator=zookeeper://h:1", password="x")
+    assert told.stderr == "error: zookeeper://h:1 does not answer\n"
+    assert not caplog.records
+    logger.warning("a later command says it")
+    assert caplog.records
 
 
 def test_a_password_that_is_no_text(url: str, tmp_path: Path) -> None:

@@ -95,6 +95,15 @@ def test_whether_a_broker_may_be_restarted(
     assert [not why_not_restart(n, view) for n in range(len(views))] == may
 
 
+def test_a_thousand_reasons_are_some_words() -> None:
+    names = tuple(f"t-{number} is not in sync" for number in range(1000))
+    some = ", ".join(names[:5])
+    assert BrokerView(1, reasons=names).why == f"{some} and more"
+    assert BrokerView(1, reasons=names[:5]).why == some
+    assert BrokerView(1, "no answer").why == "no answer"
+    assert not BrokerView(1).why
+
+
 def test_the_reasons_are_said() -> None:
     view = ClusterHealth(brokers(), (partition(isr=(0, 1)), partition(1, min_isr=3)))
     assert why_not_restart(0, view) == [
