@@ -113,6 +113,21 @@ class FutureLogs:
                 log.maintenance.truncate_fully_and_start_at(current.log_start_offset)
             return LogCopy(current, log, future.cleaned)
 
+    def has_room(self, copy: LogCopy, size: int) -> bool:
+        """Whether the disk takes ``size`` more bytes of a copy, and a new segment: a disk that is
+        full would be offline, with all its other logs.
+
+        Raises:
+            StorageFailedError: the disk refused.
+        """
+        future = copy.future
+        needed = 2 * (size + future.config.segment_index_bytes)
+        log_dir = self._directories.future(future.topic_partition)
+        if log_dir is None:
+            return True
+        with self._directories.guard(log_dir[0], "copy a log"):
+            return self._storage.free_bytes(log_dir[0].path) >= needed
+
     def _create(self, tp: TopicPartition, path: str | None) -> tuple[LogDir, FutureLog]:
         log_dir = next((d for d in self._directories.live() if d.path == path), None)
         if log_dir is None:

@@ -159,6 +159,10 @@ class Storage(Files, Protocol):
         """Create a directory with parents. It may exist already."""
         ...
 
+    def free_bytes(self, path: str) -> int:
+        """How many bytes the disk of a directory takes yet."""
+        ...
+
     def remove_tree(self, path: str) -> None:
         """Remove a directory with its content. A symbolic link is removed as a link."""
         ...

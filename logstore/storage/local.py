@@ -292,6 +292,10 @@ class LocalStorage(OsFiles):
     def make_dir(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
     def remove_tree(self, path: str) -> None:
         if os.path.islink(path):
             os.unlink(path)  # its target may belong to a user (S-47)

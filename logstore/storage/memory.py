@@ -6,6 +6,7 @@ import enum
 import errno
 import os
 import posixpath
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -355,6 +356,9 @@ class MemoryStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return None
             return _info(posixpath.basename(_normal(path)), node)
+
+    def free_bytes(self, path: str) -> int:
+        return sys.maxsize
 
     def make_dir(self, path: str) -> None:
         with self.guard:

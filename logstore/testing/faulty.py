@@ -327,7 +327,7 @@ class FaultyStorage(MemoryStorage):
         fitting = len(data)
         if self.capacity is not None:
             node = _faulty_file(file)
-            fitting = max(0, min(len(data), node.allocated + self._free() - position))
+            fitting = max(0, min(len(data), node.allocated + self.free_bytes(file.path) - position))
         self._write(file, position, data[:fitting])
         if fitting < len(data):
             raise self._disk_full(file.path)
@@ -344,7 +344,7 @@ class FaultyStorage(MemoryStorage):
         self.before(DiskOperation.TRUNCATE, file.path)
         node = _faulty_file(file)
         self.change(DiskOperation.TRUNCATE, file.path)
-        if size - node.allocated > self._free():
+        if size - node.allocated > self.free_bytes(file.path):
             raise self._disk_full(file.path)
         self._resize(file, size)
         if size < node.allocated:
@@ -379,7 +379,7 @@ class FaultyStorage(MemoryStorage):
         with self.guard:
             self.before(DiskOperation.RESERVE, file.path)
             node = _faulty_file(file)
-            if end - node.allocated > self._free():
+            if end - node.allocated > self.free_bytes(file.path):
                 raise self._disk_full(file.path)
             self._allocate(node, end)
             node.mapped_end = max(node.mapped_end, end)
@@ -481,7 +481,7 @@ class FaultyStorage(MemoryStorage):
             raise _error(errno.EISDIR, path)
         return node
 
-    def _free(self) -> int:
+    def free_bytes(self, path: str) -> int:
         return FOREVER if self.capacity is None else max(0, self.capacity - self._used)
 
     def _allocate(self, node: FaultyFileNode, end: int) -> None:

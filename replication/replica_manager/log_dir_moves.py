@@ -24,6 +24,7 @@ from logstore.log.moving import LogCopy
 from logstore.manager import LogManager
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.limited_log import LimitedLogger
 from replication.common.quota import ReplicationQuota
 from replication.common.runtime import Actor, Runtime
 from replication.replica_manager.hosted_partitions import HostedPartitions
@@ -68,6 +69,7 @@ class LogDirMoves:
         self._broker_id = broker_id
         self._partitions = partitions
         self._manager = log_manager
+        self._log = LimitedLogger(logger, runtime.clock)
         self._runtime = runtime
         self._quota = quota
         self._config = config
@@ -178,7 +180,7 @@ class LogDirMoves:
             logger.info("%s is not moved any more: %s", move.tp, error)
             is_over = True
         except ResourceBusyError as error:
-            logger.warning("the move of %s waits: %s", move.tp, error)
+            self._log.warning("the move of %s waits: %s", move.tp, error, about=move.tp)
             is_over = False
         except Exception as error:  # the next role, or a request, tries it again
             logger.error("the move of %s has failed: %s", move.tp, error)
@@ -198,6 +200,8 @@ class LogDirMoves:
         if copy is None or copy.current is not partition.log:
             copy = move.copy = self._manager.futures.begin(move.tp)
         most = max(1, self._config.replica_fetch_max_bytes)
+        if not self._manager.futures.has_room(copy, most):
+            raise ResourceBusyError(copy.future.directory, "copy", "its disk is almost full")
         size = copy.advance(most)
         self._quota.record(move.tp, size)
         if 2 * size > most:

@@ -262,6 +262,24 @@ class TestPlaces:
         assert host.append().base_offset == 10
 
 
+def test_a_move_waits_for_room_on_the_new_disk() -> None:
+    """A full disk would be offline with all its other logs, at each start anew."""
+    host = make(replica_fetch_max_bytes=RECORD)
+    host.lead()
+    for _ in range(100):
+        host.append()
+    here, path, storage = home(host), other(host), host.storage
+    storage.capacity = storage._used + 50 * RECORD
+    assert ask(host, path) is NONE
+    host.runtime.advance(5000)
+    assert (home(host), host.log_manager.futures.place_of(TP)) == (here, path)
+    assert not host.log_manager.offline_directories
+    host.append()
+    storage.capacity = None
+    host.runtime.advance(5000)
+    assert home(host) == path
+
+
 def test_moves_are_throttled() -> None:
     """X-64: in any second and more, the rate; a piece more where it is exceeded."""
     host = make(replica_fetch_max_bytes=RECORD, replica_fetch_backoff_ms=10)
