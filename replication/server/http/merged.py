@@ -13,53 +13,36 @@ from replication.server.http.state import STATE_VERSION, GroupSnapshot, assemble
 
 SILENT, STARTING = "no answer", BrokerState.STARTING.value
 """The states of a broker that does not answer, and of one that opens its logs."""
+
+
+def _numbers(names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), int)
+
+
+# What each row has; a list is of rows like its element.
 _BROKER = {
-    "id": int,
+    **_numbers("id epoch partitions leaders under_replicated bytes_in bytes_out messages_in"),
     "state": str,
-    "epoch": int,
     "is_controller": bool,
-    "partitions": int,
-    "leaders": int,
-    "under_replicated": int,
-    "bytes_in": int,
-    "bytes_out": int,
-    "messages_in": int,
     "offline_directories": [str],
 }
-_REPLICA = {
-    "broker": int,
-    "is_online": bool,
-    "state": str,
-    "log_start_offset": int,
-    "log_end_offset": int,
-    "high_watermark": int,
-}
+_OFFSETS = _numbers("log_start_offset log_end_offset high_watermark")
+_REPLICA = {"broker": int, "is_online": bool, "state": str, **_OFFSETS}
 _PARTITION = {
+    **_numbers("partition leader leader_epoch min_isr high_watermark"),
     "topic": str,
-    "partition": int,
-    "leader": int,
-    "leader_epoch": int,
     "isr": [int],
-    "min_isr": int,
-    "high_watermark": int,
     "replicas": [_REPLICA],
 }
-_OFFSET = {"topic": str, "partition": int, "committed": int}
+_COMMITTED = {"topic": str, **_numbers("partition committed")}
 _GROUP = {
-    "group": str,
-    "state": str,
-    "protocol_type": str,
+    **dict.fromkeys(("group", "state", "protocol_type"), str),
     "members": int,
-    "offsets": [_OFFSET],
+    "offsets": [_COMMITTED],
 }
 _TRUNCATION = {
-    "broker": int,
     "topic": str,
-    "partition": int,
-    "leader_epoch": int,
-    "from_offset": int,
-    "to_offset": int,
-    "ago_ms": int,
+    **_numbers("broker partition leader_epoch from_offset to_offset ago_ms"),
 }
 _STATE = {
     "version": int,
@@ -90,15 +73,16 @@ def read_state(broker_id: int, body: bytes) -> dict[str, Any]:
 
 def _checked(found: Any, kind: Any) -> Any:
     """What is known of it here."""
-    if isinstance(kind, type):
-        if type(found) is not kind:
-            raise TypeError(f"{type(found).__name__} for {kind.__name__}")
-        return found
-    if type(found) is not type(kind):
-        raise TypeError(f"{type(found).__name__} for {type(kind).__name__}")
+    if type(found) is not (kind if isinstance(kind, type) else type(kind)):
+        raise TypeError(f"a value is of type {type(found).__name__}")
     if isinstance(kind, list):
         return [_checked(each, kind[0]) for each in found]
-    return {name: _checked(found[name], each) for name, each in kind.items()}
+    if isinstance(kind, dict):  # most values are numbers and texts, and need no call
+        return {
+            name: value if type(value := found[name]) is each else _checked(value, each)
+            for name, each in kind.items()
+        }
+    return found
 
 
 def merged_state(states: Mapping[int, Mapping[str, Any] | None]) -> dict[str, Any]:
@@ -181,9 +165,7 @@ def _replica(broker_id: int, row: Mapping[str, Any] | None, is_here: bool) -> Ma
         "broker": broker_id,
         "is_online": False,
         "state": "absent" if is_here else "unknown",
-        "log_start_offset": -1,
-        "log_end_offset": -1,
-        "high_watermark": -1,
+        **dict.fromkeys(_OFFSETS, -1),
     }
 
 

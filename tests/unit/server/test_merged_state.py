@@ -160,9 +160,12 @@ TABLE: list[tuple[str, dict[int, Any], tuple[Any, ...]]] = [
     ("one opens its logs", {0: state(0, row(0, 0, 4, "0")), 1: state(1, brokers=[])},
      (0, 4, [0], 2, 5, "online unknown unknown", (0, 1))),
     ("one has it that is no replica any more",
-     {0: state(0, row(0, 0, 4, "01", "01")), 1: state(1, row(1, 0, 4, "01", "01")),
-      2: state(2, row(2, 0, 3, "01", "012"))},
-     (0, 4, [0, 1], 2, 5, "online online online", (0, 1))),
+     {0: state(0, row(0, 0, 4, "01", "013")), 1: state(1, row(1, 0, 4, "01", "013")),
+      2: state(2, row(2, 0, 3, "01", "02"))},
+     (0, 4, [0, 1], 2, 5, "online online online unknown", (0, 1))),
+    ("one does not lead yet of which others have heard",
+     {0: state(0, row(0, 1, 4)), 1: state(1)},
+     (-1, 4, [], 0, -1, "online absent unknown", (1, 0))),
 ]  # fmt: skip
 
 
