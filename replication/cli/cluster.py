@@ -22,6 +22,7 @@ from logstore.cli.common.options import COUNT, Number, parse_pairs
 if TYPE_CHECKING:
     from replication.supervisor.cluster_file import ClusterFile
     from replication.supervisor.cluster_state import BrokerView, ClusterHealth, EngineView
+    from replication.supervisor.page import ClusterPage
     from replication.supervisor.planning import StartOptions
     from replication.supervisor.supervisor import Supervisor
 
@@ -105,7 +106,7 @@ unavailable_option = click.option(
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Address of the first broker's page; the next ones have the ports that follow.",
+    help="Serve the live page of all brokers there, and whether all are healthy and ready.",
 )
 @click.option(
     "--users",
@@ -210,7 +211,13 @@ def _run(
     from replication.supervisor.cluster_file import read_cluster, write_cluster
     from replication.supervisor.cluster_state import find_controller
     from replication.supervisor.control import ControlServer
-    from replication.supervisor.planning import check, check_ports, first_plan, require_jars
+    from replication.supervisor.planning import (
+        check,
+        check_ports,
+        first_plan,
+        require_jars,
+        with_page,
+    )
     from replication.supervisor.supervisor import Supervisor
 
     storage = LocalStorage()
@@ -222,19 +229,26 @@ def _run(
             fail(f"{printable(directory)}: its cluster is run by {error.holder}")
         opened.callback(lock.release)
         found = read_cluster(directory)
-        plan = first_plan(directory, wanted, os.environ) if found is None else found
-        if found is not None:
-            check(directory, found, wanted)
+        if found is None:
+            plan = first_plan(directory, wanted, os.environ)
+        else:
+            plan = with_page(found, wanted)
+            check(directory, plan, wanted)
         open_coordinator(plan.engine.url).close()  # it connects to nothing
         jars = require_jars(plan.engine.jars or None, os.environ) if plan.engine.servers else None
         check_ports(plan)
         if found is None:
             _check_brokers(directory, plan)
+        if plan is not found:
             write_cluster(directory, plan)
         origin = "" if jars is None else f" {jars.version} of {jars.origin}"
         _introduce(plan, origin, tell)
         supervisor = Supervisor(directory, plan, jars, say=tell, find_controller=find_controller)
         opened.enter_context(ControlServer(supervisor))
+        if plan.http:
+            opened.enter_context(_page(supervisor))
+            url = f"http://{plan.http}/"
+            tell(f"page:   {url}", {"state": "starting", "http": url})
         _handle_signals(supervisor)
         return supervisor.run()
 
@@ -256,6 +270,14 @@ def _check_brokers(directory: str, plan: ClusterFile) -> None:
         properties = properties_of((*each.config_files, *pairs))
         place = os.path.join(directory, each.directory)
         settings_of(ProcessOptions(each.broker_id, url, place, each.listeners, properties, LOCAL))
+
+
+def _page(supervisor: Supervisor) -> ClusterPage:
+    from replication.common.addresses import split_address
+    from replication.supervisor.page import ClusterPage
+
+    host, port = split_address(supervisor.cluster.http) or ("", 0)
+    return ClusterPage(lambda: supervisor.cluster.brokers, host=host, port=port)
 
 
 def _introduce(

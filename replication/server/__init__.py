@@ -6,4 +6,4 @@ make go wrong, ``http`` the page and the metrics. Requests are answered in ``rep
 here they only arrive.
 """
 
-__all__ = ["config", "faults", "kafka_server", "process", "serving"]
+__all__ = ["config", "faults", "http", "kafka_server", "process", "serving"]

@@ -3,7 +3,7 @@
 Begin with ``Supervisor``: it starts processes, restarts those that die and stops them in order; it
 knows nothing of replication. ``child`` is what runs in them, ``cluster_file`` what is written down,
 ``planning`` what a first start decides, ``control`` the way in from another shell. What the brokers
-say of themselves, and whether one may be restarted, is in ``cluster_state``.
+say of themselves, and whether one may be restarted, is in ``cluster_state``; ``page`` shows them.
 """
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "control",
     "emptying",
     "log_files",
+    "page",
     "planning",
     "supervisor",
 ]

@@ -113,8 +113,11 @@ class BrokerEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
+    """``http`` is the address of the cluster's page, empty for none."""
+
     engine: EngineEntry
     brokers: tuple[BrokerEntry, ...]
+    http: str = ""
 
     def broker(self, broker_id: int) -> BrokerEntry | None:
         return next((each for each in self.brokers if each.broker_id == broker_id), None)
@@ -176,6 +179,9 @@ def parse(text: str) -> ClusterFile:
     found = tomllib.loads(text)
     engine = _engine(_taken(found, "engine", dict, "the file"))
     tables = _taken(found, "broker", list, "the file")
+    http = _taken(found, "http", str, "the file") if "http" in found else ""
+    if http:
+        _port((split_address(http) or ("", 0))[1])
     _nothing_left(found, "the file")
     brokers = tuple(map(_broker, tables))
     if not brokers:
@@ -184,7 +190,7 @@ def parse(text: str) -> ClusterFile:
     for broker_id in ids:
         if ids.count(broker_id) > 1:
             raise ValueError(f"two brokers have the id {broker_id}")
-    cluster = ClusterFile(engine, tuple(sorted(brokers, key=lambda each: each.broker_id)))
+    cluster = ClusterFile(engine, tuple(sorted(brokers, key=lambda each: each.broker_id)), http)
     seen: dict[tuple[str, int], str] = {}
     for address, owner in owners(cluster):
         if seen.setdefault(address, owner) != owner:
@@ -197,11 +203,13 @@ def parse(text: str) -> ClusterFile:
 def owners(cluster: ClusterFile) -> list[tuple[tuple[str, int], str]]:
     """Each address that a process of the cluster binds, and which one does."""
     engine = [(("127.0.0.1", port), cluster.engine.name) for port in cluster.engine.ports]
-    return engine + [
+    page = split_address(cluster.http)
+    brokers = [
         (address, f"broker {broker.broker_id}")
         for broker in cluster.brokers
         for address in broker.addresses
     ]
+    return [*engine, *([] if page is None else [(page, "the page")]), *brokers]
 
 
 def _engine(table: dict[str, Any]) -> EngineEntry:
@@ -296,6 +304,8 @@ def render(cluster: ClusterFile) -> str:
         if engine.jars:
             fields["jars"] = _quoted(engine.jars)
     lines = [HEAD, f"engine = {_inline(fields)}"]
+    if cluster.http:
+        lines.append(f"http = {_quoted(cluster.http)}")
     for each in cluster.brokers:
         lines += [
             "",

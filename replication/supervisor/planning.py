@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from logstore.common.errors import ConfigError
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.local import LocalStorage
-from replication.common.addresses import MAX_PORT, address_of, split_address
+from replication.common.addresses import MAX_PORT, address_of, is_loopback, split_address
 from replication.supervisor import zookeeper
 from replication.supervisor.cluster_file import (
     CLIENTS,
@@ -73,11 +73,11 @@ def first_plan(directory: str, wanted: StartOptions, environment: Mapping[str, s
     ids = _broker_ids(directory, wanted.brokers)
     protocol, _, listen = (wanted.listen or LISTEN).rpartition("://")
     host, port = _address("--listen", listen)
-    http = ("", -1) if wanted.http is None else _address("--http", wanted.http)
+    http = "" if wanted.http is None else _page(wanted.http, ports)
     config = {**CONFIG, **(wanted.config or {})}
     brokers = []
     for rank, broker_id in enumerate(ids):
-        entry = _broker(broker_id, rank, (protocol or CLIENTS, host, port), http, ports)
+        entry = _broker(broker_id, rank, (protocol or CLIENTS, host, port), ports)
         brokers.append(
             replace(
                 entry,
@@ -87,7 +87,22 @@ def first_plan(directory: str, wanted: StartOptions, environment: Mapping[str, s
                 password_file=wanted.password_file or "",
             )
         )
-    return ClusterFile(engine, tuple(brokers))
+    return ClusterFile(engine, tuple(brokers), http)
+
+
+def with_page(cluster: ClusterFile, wanted: StartOptions) -> ClusterFile:
+    """A later start may be the first one that wants a page."""
+    if wanted.http is None or cluster.http:
+        return cluster
+    ports = _Ports(port for (_, port), _ in owners(cluster))
+    return replace(cluster, http=_page(wanted.http, ports))
+
+
+def _page(wanted: str, ports: _Ports) -> str:
+    host, port = _address("--http", wanted)
+    if not is_loopback(host):
+        raise ConfigError(f"--http {wanted}: the page has no login; give a loopback address")
+    return address_of(host, ports.take(host, port))
 
 
 def further_broker(cluster: ClusterFile, broker_id: int) -> BrokerEntry:
@@ -114,21 +129,17 @@ def _broker(
     broker_id: int,
     rank: int,
     clients: tuple[str, str, int],
-    http: tuple[str, int],
     ports: _Ports,
 ) -> BrokerEntry:
     """
     Args:
         rank: how far the ports are from those of the first broker.
-        clients, http: addresses of the first one; port 0 is any, −1 is not given.
+        clients: address of the first one; port 0 is any.
     """
     protocol, host, first = clients
     port = ports.take(host, first and first + rank)
     internal = ports.near(LOOPBACK, first and port + INTERNAL_AWAY)
-    if http[1] < 0:
-        page = (LOOPBACK, ports.near(LOOPBACK, first and port + HTTP_AWAY))
-    else:
-        page = (http[0], ports.take(http[0], http[1] and http[1] + rank))
+    page = (LOOPBACK, ports.near(LOOPBACK, first and port + HTTP_AWAY))
     return _entry(broker_id, protocol, (host, port), internal, page)
 
 
@@ -151,6 +162,8 @@ class _Ports:
             raise ConfigError(f"port {port}: there are none above {MAX_PORT}")
         if not port:
             return self._drawn(host)
+        if port in self._taken:
+            raise ConfigError(f"port {port} is wanted twice")
         self._taken.add(port)
         return port
 
@@ -266,9 +279,9 @@ def check(directory: str, cluster: ClusterFile, wanted: StartOptions) -> None:
             raise _contradiction(directory, option, given, written or "none")
     for option, address, own in (
         ("--listen", wanted.listen, first.addresses[0]),
-        ("--http", wanted.http, first.addresses[-1]),
+        ("--http", wanted.http, split_address(cluster.http)),
     ):
-        if address is not None:
+        if address is not None and own is not None:
             given_at = _address(option, address.rpartition("://")[2])
             if given_at not in (own, (own[0], 0)):
                 raise _contradiction(directory, option, address, address_of(*own))

@@ -68,8 +68,7 @@ class Browser:
         ]
 
 
-@pytest.fixture(scope="session")
-def chrome() -> Iterator[webdriver.Chrome]:
+def start_chrome() -> webdriver.Chrome:
     """Skips, with the reason, where there is none; fails where one is required."""
     binary = next(filter(None, map(shutil.which, _BROWSERS)), None)
     program = shutil.which("chromedriver")
@@ -81,9 +80,14 @@ def chrome() -> Iterator[webdriver.Chrome]:
     for argument in _ARGUMENTS:
         options.add_argument(argument)
     try:
-        driver = webdriver.Chrome(options, webdriver.ChromeService(program))
+        return webdriver.Chrome(options, webdriver.ChromeService(program))
     except WebDriverException as error:
         missing(f"chromium does not start: {error.msg}")
+
+
+@pytest.fixture(scope="session")
+def chrome() -> Iterator[webdriver.Chrome]:
+    driver = start_chrome()
     yield driver
     driver.quit()
 

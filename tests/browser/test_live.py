@@ -47,12 +47,12 @@ def served(cluster: Cluster) -> Iterator[HttpServer]:
 class Page:
     """The page, by what a reader sees of it."""
 
-    def __init__(self, browser: Browser, server: HttpServer) -> None:
+    def __init__(self, browser: Browser, address: tuple[str, int]) -> None:
         self.browser = browser
         browser.driver.get("about:blank")
         for log in ("browser", "performance"):
             browser.driver.get_log(log)
-        host, port = server.address
+        host, port = address
         self.url = f"http://{host}:{port}/"
         browser.driver.get(self.url)
         until(lambda: self.link() == "live", "the page is live")
@@ -80,7 +80,7 @@ class Page:
 def test_offsets_move_and_a_lost_leader_shows(
     browser: Browser, cluster: Cluster, served: HttpServer
 ) -> None:
-    page = Page(browser, served)
+    page = Page(browser, served.address)
 
     def orders() -> list[str]:
         return next(row for row in page.rows("partitions") if row[0] == "orders")
@@ -121,7 +121,7 @@ def test_offsets_move_and_a_lost_leader_shows(
 def test_filter_pause_and_a_server_that_goes_away(
     browser: Browser, cluster: Cluster, served: HttpServer
 ) -> None:
-    page = Page(browser, served)
+    page = Page(browser, served.address)
     until(lambda: len(page.rows("partitions")) == 3, "all partitions")
     page.type("filter", "ORD")
     until(lambda: [row[0] for row in page.rows("partitions")] == ["orders"], "the filtered rows")
@@ -148,7 +148,7 @@ def test_filter_pause_and_a_server_that_goes_away(
 
 
 def test_it_fits_the_screen(browser: Browser, served: HttpServer) -> None:
-    page = Page(browser, served)
+    page = Page(browser, served.address)
     until(lambda: bool(page.rows("partitions")), "rows")
     for width in (390, 1280):
         for scheme in ("light", "dark"):
@@ -158,7 +158,7 @@ def test_it_fits_the_screen(browser: Browser, served: HttpServer) -> None:
 
 def test_pages_of_many_partitions(browser: Browser, cluster: Cluster, served: HttpServer) -> None:
     cluster.create_topic("many", 60)
-    page = Page(browser, served)
+    page = Page(browser, served.address)
 
     def shown() -> str:
         return str(browser.ask("document.querySelector('[data-of=partitions] span').textContent"))
@@ -180,7 +180,7 @@ def test_pages_of_many_partitions(browser: Browser, cluster: Cluster, served: Ht
 
 
 def test_only_what_is_not_well(browser: Browser, cluster: Cluster, served: HttpServer) -> None:
-    page = Page(browser, served)
+    page = Page(browser, served.address)
     page.click("unwell")
     nothing = [["No partition that is not well."]]
     until(lambda: page.rows("partitions") == nothing, "all are well")
@@ -193,7 +193,7 @@ def test_only_what_is_not_well(browser: Browser, cluster: Cluster, served: HttpS
 
 def test_on_a_phone_a_row_is_a_card_without_gaps(browser: Browser, served: HttpServer) -> None:
     browser.look(width=390)
-    page = Page(browser, served)
+    page = Page(browser, served.address)
     until(lambda: len(page.rows("partitions")) == 3, "rows")
     cells = "[...document.querySelectorAll('td')].map((td) => td.getBoundingClientRect().right)"
     assert max(browser.ask(cells)) <= 390  # nothing is out of sight beside it

@@ -23,13 +23,14 @@ def _points() -> dict[str, EntryPoint]:
     return {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in found.items()}
 
 
-def logstore(*arguments: str, code: int | None = 0) -> Result:
+def logstore(*arguments: str, code: int | None = 0, given: str | None = None) -> Result:
     """
     Args:
         code: of the exit; None for any.
+        given: on standard input.
     """
     with mock.patch("logstore.cli._points", _points):
-        told = CliRunner().invoke(main, arguments)
+        told = CliRunner().invoke(main, arguments, input=given)
     assert code in (None, told.exit_code), (told.output, told.exception)
     return told
 

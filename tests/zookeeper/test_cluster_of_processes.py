@@ -75,7 +75,8 @@ class Supervised:
                 break
         assert self.bootstrap, self.logs
         # Somebody has to read what it says later.
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        self._reader = threading.Thread(target=self.process.stdout.read, daemon=True)
+        self._reader.start()
 
     @property
     def logs(self) -> str:
@@ -142,6 +143,9 @@ class Supervised:
         finally:
             self.process.kill()
             self.process.wait()
+            self._reader.join(patience())
+            assert self.process.stdout is not None
+            self.process.stdout.close()
             self._said.close()
 
 

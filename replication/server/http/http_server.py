@@ -107,6 +107,8 @@ class HttpService:
 
     thread_name = "http-server"
     methods: tuple[str, ...] = ("GET", "HEAD")
+    health_is_ours = True
+    """``/health`` waits for nobody, and is answered on the thread that waits for connections."""
     body_max = 0
     """Bytes of the body of a request other than GET and HEAD."""
 
@@ -240,7 +242,8 @@ class HttpService:
                 self._incomplete.pop(task, None)
             async with asyncio.timeout(answer_s):
                 # Health is never behind another answer.
-                if request.partition(b" ")[2].startswith((b"/health ", b"/health?")):
+                is_health = request.partition(b" ")[2].startswith((b"/health ", b"/health?"))
+                if is_health and self.health_is_ours:
                     answer = self._handle(request)
                 else:
                     answer = await asyncio.to_thread(self._handle, request)
@@ -284,7 +287,68 @@ def _body_size(head: bytes) -> int:
     return int(size) if size.isdigit() and len(size) < 10 else 0
 
 
-class HttpServer(HttpService):
+class LivePage(HttpService):
+    """The page, and the state that it shows; health and readiness. A subclass knows the brokers."""
+
+    pages: tuple[str, ...] = ("/", "/state", "/health", "/ready", "/metrics")
+
+    def __init__(self, **options: Any) -> None:
+        self._page = resources.files(__package__).joinpath("live.html").read_bytes()
+        self._picture: dict[str, Any] = {}
+        """The last state that was made for selections."""
+        self._old_at, self._drawing = 0.0, threading.Lock()
+        super().__init__(**options)
+
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        match request.path:
+            case "/":
+                return HttpAnswer(HTTPStatus.OK, "text/html; charset=utf-8", self._page)
+            case "/state":
+                return self._state(request.query)
+            case "/health":
+                return self.health()
+            case "/ready":
+                return self.ready()
+            case "/metrics":
+                return self.metrics()
+            case _:
+                answer = {"error": "no such page", "pages": self.pages}
+                return json_answer(HTTPStatus.NOT_FOUND, answer)
+
+    def state(self) -> tuple[dict[str, Any], float]:
+        """As of ``cluster_state``, and the seconds of work, without waiting, that it took."""
+        raise NotImplementedError
+
+    def health(self) -> HttpAnswer:
+        """200 while every broker runs and knows the cluster, else 503."""
+        raise NotImplementedError
+
+    def ready(self) -> HttpAnswer:
+        """200 while the replicas of every broker are in sync, too."""
+        raise NotImplementedError
+
+    def metrics(self) -> HttpAnswer:
+        """Those of every broker, as Prometheus text."""
+        raise NotImplementedError
+
+    def _state(self, query: str) -> HttpAnswer:
+        """All there is now, or a selection of what there was a moment ago: those share it."""
+        try:
+            wanted = _selection(query)
+        except ValueError as error:
+            return json_answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+        if wanted is None:
+            return json_answer(HTTPStatus.OK, self.state()[0])
+        with self._drawing:
+            if (now := self._loop.time()) >= self._old_at:
+                state, took_s = self.state()
+                self._picture = state | {"made_ms": round(now * 1000)}
+                self._old_at = now + max(PICTURE_S, took_s * PICTURE_SHARE)
+            found = self._picture
+        return json_answer(HTTPStatus.OK, select(found, wanted))
+
+
+class HttpServer(LivePage):
     """Health, metrics, the state of some brokers, and the live page; and as ``HttpService``.
 
     Args:
@@ -302,48 +366,14 @@ class HttpServer(HttpService):
         **options: Any,
     ) -> None:
         self._brokers, self._groups, self._more_samples = brokers, groups, more_samples
-        self._page = resources.files(__package__).joinpath("live.html").read_bytes()
-        self._picture: dict[str, Any] = {}
-        """The last state that was made for selections."""
-        self._old_at, self._drawing = 0.0, threading.Lock()
         super().__init__(**options)
 
-    def answer(self, request: HttpRequest) -> HttpAnswer:
-        match request.path:
-            case "/":
-                return HttpAnswer(HTTPStatus.OK, "text/html; charset=utf-8", self._page)
-            case "/state":
-                return self._state(request.query)
-            case "/health":
-                return self._health()
-            case "/ready":
-                return self._ready()
-            case "/metrics":
-                return self._metrics()
-            case _:
-                paths = ["/", "/state", "/health", "/ready", "/metrics"]
-                return _json(HTTPStatus.NOT_FOUND, {"error": "no such page", "pages": paths})
+    def state(self) -> tuple[dict[str, Any], float]:
+        began = self._loop.time()
+        return cluster_state(self._brokers(), self._groups()), self._loop.time() - began
 
-    def _state(self, query: str) -> HttpAnswer:
-        """All there is now, or a selection of what there was a moment ago: those share it."""
-        try:
-            wanted = _selection(query)
-        except ValueError as error:
-            return _json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-        if wanted is None:
-            return _json(HTTPStatus.OK, cluster_state(self._brokers(), self._groups()))
-        with self._drawing:
-            if (now := self._loop.time()) >= self._old_at:
-                state = cluster_state(self._brokers(), self._groups())
-                took = self._loop.time() - now
-                self._picture = state | {"made_ms": round(now * 1000)}
-                self._old_at = now + max(PICTURE_S, took * PICTURE_SHARE)
-            found = self._picture
-        return _json(HTTPStatus.OK, select(found, wanted))
-
-    def _health(self) -> HttpAnswer:
-        """200 while every broker here runs and knows the cluster, else 503. A load balancer or a
-        container's probe needs no more."""
+    def health(self) -> HttpAnswer:
+        """See ``LivePage``. A load balancer or a container's probe needs no more."""
         states = {
             str(broker.broker_id): broker.state.value
             if broker.metadata.is_complete
@@ -352,11 +382,10 @@ class HttpServer(HttpService):
         }
         is_well = bool(states) and all(s == BrokerState.RUNNING.value for s in states.values())
         status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
-        return _json(status, {"healthy": is_well, "brokers": states})
+        return json_answer(status, {"healthy": is_well, "brokers": states})
 
-    def _ready(self) -> HttpAnswer:
-        """200 while the replicas of every broker here are in sync, too: the next broker may be
-        restarted as far as these are concerned."""
+    def ready(self) -> HttpAnswer:
+        """See ``LivePage``: the next broker may be restarted as far as these are concerned."""
         brokers = [*self._brokers()]
         stages = {str(broker.broker_id): stage_of(broker) for broker in brokers}
         behind = {
@@ -373,15 +402,15 @@ class HttpServer(HttpService):
             "brokers": {each: stage.value for each, stage in stages.items()},
             "outOfSync": {each: names for each, names in behind.items() if names},
         }
-        return _json(status, answer)
+        return json_answer(status, answer)
 
-    def _metrics(self) -> HttpAnswer:
+    def metrics(self) -> HttpAnswer:
         try:
             library: Any = load("prometheus_client", Extra.METRICS, "metrics over HTTP")
             registry = library.CollectorRegistry()
             registry.register(collector(*self._brokers(), more=self._more_samples))
         except ConfigError as error:
-            return _json(HTTPStatus.NOT_IMPLEMENTED, {"error": str(error)})
+            return json_answer(HTTPStatus.NOT_IMPLEMENTED, {"error": str(error)})
         body: bytes = library.generate_latest(registry)
         return HttpAnswer(HTTPStatus.OK, str(library.CONTENT_TYPE_LATEST), body)
 
@@ -392,7 +421,7 @@ def _close(connection: socket.socket) -> None:
     connection.close()
 
 
-def _json(status: HTTPStatus, value: Any) -> HttpAnswer:
+def json_answer(status: HTTPStatus, value: Any) -> HttpAnswer:
     return HttpAnswer(status, "application/json", json.dumps(value).encode())
 
 
@@ -433,9 +462,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self) -> None:
         if not self._is_meant():
-            answer = _json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "wrong host"})
+            answer = json_answer(HTTPStatus.MISDIRECTED_REQUEST, {"error": "wrong host"})
         elif (problem := self._problem()) is not None:
-            answer = _json(problem, {"error": problem.phrase})
+            answer = json_answer(problem, {"error": problem.phrase})
         else:
             path, _, query = self.path.partition("?")
             kind = self.headers.get("Content-Type", "")
@@ -444,7 +473,7 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self._service.answer(request)
             except Exception:
                 limited.exception("%s %s failed", self.command, path)
-                answer = _json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "see the log"})
+                answer = json_answer(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "see the log"})
         status, kind, body = answer
         is_packed = len(body) > PACKED_FROM and "gzip" in self.headers.get("Accept-Encoding", "")
         if is_packed:

@@ -54,7 +54,18 @@ def cluster_state(
         ascending, truncations latest first. Offsets are −1 where they are not known.
     """
     here = sorted(brokers, key=lambda broker: broker.broker_id)
-    partitions = _partitions(here)
+    return assembled(
+        [_broker(broker) for broker in here], _partitions(here), groups, _truncations(here)
+    )
+
+
+def assembled(
+    brokers: Sequence[Mapping[str, Any]],
+    partitions: Mapping[TopicPartition, dict[str, Any]],
+    groups: Iterable[GroupSnapshot],
+    truncations: Iterable[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """A state of its parts; brokers and partitions are in order."""
     unwell = [found for found in partitions.values() if not _is_well(found)]
     leaderless = sum(found["leader"] < 0 for found in unwell)
     short = len(unwell) - leaderless
@@ -65,10 +76,10 @@ def cluster_state(
             "leaderless": leaderless,
             "under_replicated": short,
         },
-        "brokers": [_broker(broker) for broker in here],
+        "brokers": list(brokers),
         "partitions": list(partitions.values()),
-        "groups": [_group(group, partitions) for group in sorted(groups)],
-        "truncations": _truncations(here),
+        "groups": [_group(each, partitions) for each in sorted(groups, key=lambda g: g.group_id)],
+        "truncations": sorted(truncations, key=lambda event: event["ago_ms"]),
     }
 
 
@@ -239,4 +250,4 @@ def _truncations(brokers: Iterable[Broker]) -> list[dict[str, Any]]:
                     "ago_ms": now_ms - event.at_ms,
                 }
             )
-    return sorted(found, key=lambda event: event["ago_ms"])
+    return found

@@ -57,7 +57,7 @@ CLUSTER = ClusterFile(
     ids=["one", "three", "tree", "url"],
 )
 def test_it_is_read_as_it_was_written(tmp_path: Path, engine: EngineEntry) -> None:
-    cluster = replace(CLUSTER, engine=engine)
+    cluster = replace(CLUSTER, engine=engine, http="[::1]:8080" if engine.tree_port else "")
     assert read_cluster(str(tmp_path)) is None
     write_cluster(str(tmp_path), cluster)
     assert read_cluster(str(tmp_path)) == cluster
@@ -111,6 +111,13 @@ GOOD = render(ClusterFile(ZOOKEEPER, (broker(0), broker(1))))
         ("127.0.0.1:29093", "127.0.0.1:2181", "broker 1 and zookeeper have one address"),
         ("127.0.0.1:29093", "nowhere", "broker 1: listeners and http are addresses"),
         ("127.0.0.1:29093", "127.0.0.1:0", "0 is no port"),
+        ("\n[[broker]]\nid = 0", "http = 1\n[[broker]]\nid = 0", "the file: http is no str"),
+        ("\n[[broker]]\nid = 0", "http = 'x'\n[[broker]]\nid = 0", "0 is no port"),
+        (
+            "\n[[broker]]\nid = 0",
+            "http = '127.0.0.1:2181'\n[[broker]]\nid = 0",
+            "the page and zookeeper have one",
+        ),
         ("[[broker]]", "[[brokers]]", "the file has no broker"),
         ('dir = "broker-1"', "dir = 1", "broker 1: dir is no str"),
         ('dir = "broker-1"', 'dir = "x"\nconfig = { a = [] }', "config a is no text"),

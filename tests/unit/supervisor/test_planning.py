@@ -17,6 +17,7 @@ from replication.supervisor.planning import (
     check_ports,
     first_plan,
     further_broker,
+    with_page,
 )
 
 ELSEWHERE = "zookeeper://elsewhere:2181"
@@ -63,16 +64,18 @@ def test_ports_that_nobody_asked_for_move_away(
 
 
 def test_options_of_a_first_start(tmp_path: Path) -> None:
-    first, second = plan(
+    found = plan(
         tmp_path,
         brokers=2,
         listen="SSL://[::1]:700",
-        http="0.0.0.0:80",
+        http="127.0.0.1:80",
         config={"num.partitions": "4"},
         config_files=("/etc/a.properties",),
-    ).brokers
+    )
+    first, second = found.brokers
+    assert found.http == "127.0.0.1:80"
     assert second.listeners == "SSL://[::1]:701,INTERNAL://127.0.0.1:10701"
-    assert (first.http, second.http) == ("0.0.0.0:80", "0.0.0.0:81")
+    assert (first.http, second.http) == ("127.0.0.1:20700", "127.0.0.1:20701")
     assert second.config["num.partitions"] == "4"
     assert second.config_files == ("/etc/a.properties",)
 
@@ -80,7 +83,7 @@ def test_options_of_a_first_start(tmp_path: Path) -> None:
 def test_any_port(tmp_path: Path) -> None:
     found = plan(tmp_path, listen="127.0.0.1:0", http="127.0.0.1:0")
     ports = [port for each in found.brokers for _, port in each.addresses]
-    assert len(set(ports)) == 9
+    assert len({*ports, int(found.http.rpartition(":")[2])}) == 10
     assert all(port in planning.DRAWN for port in ports)
 
 
@@ -91,6 +94,8 @@ def test_any_port(tmp_path: Path) -> None:
         ({"listen": "127.0.0.1:70000"}, "give HOST:PORT"),
         ({"listen": "127.0.0.1:65535"}, "port 65536: there are none above"),
         ({"http": "x"}, "--http x: give HOST:PORT"),
+        ({"http": "0.0.0.0:80"}, "--http 0.0.0.0:80: the page has no login"),
+        ({"http": "127.0.0.1:9093"}, "port 9093 is wanted twice"),
         ({"engine": "etcd"}, "--engine etcd: give zookeeper, tree or a URL"),
         ({"servers": 3}, "--zookeeper and --zookeeper-jars do not go with --engine"),
     ],
@@ -160,7 +165,7 @@ def test_a_further_broker(tmp_path: Path, all_ports_are_free: set[int]) -> None:
         ({"servers": 3}, "--zookeeper 3 contradicts .* has none"),
         ({"jars": "/j"}, "--zookeeper-jars /j contradicts .* has none"),
         ({"listen": "127.0.0.1:1"}, "--listen 127.0.0.1:1 contradicts .* has 127.0.0.1:9092"),
-        ({"http": "127.0.0.1:1"}, "--http 127.0.0.1:1 contradicts .* has 127.0.0.1:29092"),
+        ({"http": "127.0.0.1:1"}, "--http 127.0.0.1:1 contradicts .* has 127.0.0.1:8080"),
         ({"config_files": ("/f",)}, "--config /f contradicts .* has broker 0: no file"),
         ({"users": "/u"}, "--users /u contradicts .* has broker 0: /users"),
         ({"password_file": "/u"}, "--inter-broker-password-file /u .* has broker 0: no file"),
@@ -171,7 +176,7 @@ def test_a_further_broker(tmp_path: Path, all_ports_are_free: set[int]) -> None:
 def test_a_later_start_that_contradicts(
     tmp_path: Path, wanted: dict[str, object], both: str
 ) -> None:
-    found = plan(tmp_path, config={"a": "2"}, users="/users")
+    found = plan(tmp_path, config={"a": "2"}, users="/users", http="127.0.0.1:8080")
     with pytest.raises(ConfigError, match=both):
         check(str(tmp_path), found, StartOptions(**wanted))
 
@@ -182,10 +187,24 @@ def test_a_later_start_that_contradicts(
         {},
         {"brokers": 3, "engine": ELSEWHERE, "listen": "127.0.0.1:9092", "config": {"a": "2"}},
         {"listen": "PLAINTEXT://127.0.0.1:0"},
+        {"http": "127.0.0.1:8080"},
     ],
 )
 def test_a_later_start_that_agrees(tmp_path: Path, wanted: dict[str, object]) -> None:
-    check(str(tmp_path), plan(tmp_path, config={"a": "2"}), StartOptions(**wanted))
+    found = plan(tmp_path, config={"a": "2"}, http="127.0.0.1:8080")
+    check(str(tmp_path), found, StartOptions(**wanted))
+
+
+def test_a_page_may_be_wanted_later(tmp_path: Path) -> None:
+    found = plan(tmp_path)
+    assert with_page(found, StartOptions()) is found
+    wanted = StartOptions(http="127.0.0.1:8080")
+    paged = with_page(found, wanted)
+    assert (paged.http, paged.brokers) == ("127.0.0.1:8080", found.brokers)
+    check(str(tmp_path), paged, wanted)
+    assert with_page(paged, StartOptions(http="127.0.0.1:1")) is paged
+    with pytest.raises(ConfigError, match="port 19093 is wanted twice"):
+        with_page(found, StartOptions(http="127.0.0.1:19093"))
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
