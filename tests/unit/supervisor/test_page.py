@@ -292,13 +292,10 @@ def test_closing_ends_what_waits(brokers: list[BrokerEntry]) -> None:
 
 
 def test_a_broker_that_is_not_in_sync() -> None:
-    said = (
-        b'HTTP/1.1 503 X\r\n\r\n{"brokers": {"5": "caught up"}, "outOfSync": {"5": ["orders-0"]}}'
-    )
-    with (
-        stranger(b"HTTP/1.1 503 X\r\n\r\n" + body) as behind,
-        ClusterPage(lambda: [behind]) as page,
-    ):
-        expected = {"ready": False, "brokers": {"5": "caught up"}}
-        assert ask(page, "/ready") == (503, {**expected, "outOfSync": {"5": ["orders-0"]}})
+    behind = {"5": ["orders-0"]}
+    body = json.dumps({"brokers": {"5": "caught up"}, "outOfSync": behind}).encode()
+    said = b"HTTP/1.1 503 X\r\n\r\n" + body
+    with stranger(said) as broker, ClusterPage(lambda: [broker]) as page:
+        expected = {"ready": False, "brokers": {"5": "caught up"}, "outOfSync": behind}
+        assert ask(page, "/ready") == (503, expected)
         assert ask(page, "/health")[0] == 503
