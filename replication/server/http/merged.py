@@ -73,7 +73,8 @@ def read_state(broker_id: int, body: bytes) -> dict[str, Any]:
 
 def _checked(found: Any, kind: Any) -> Any:
     """What is known of it here."""
-    if type(found) is not (kind if isinstance(kind, type) else type(kind)):
+    wanted: Any = kind if isinstance(kind, type) else type(kind)
+    if type(found) is not wanted:
         raise TypeError(f"a value is of type {type(found).__name__}")
     if isinstance(kind, list):
         return [_checked(each, kind[0]) for each in found]
