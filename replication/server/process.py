@@ -251,14 +251,15 @@ class BrokerProcess:
             return False
 
         timeout_s = settings.config.replication.initial_broker_registration_timeout_ms / 1000
+        is_mine = claim()
+        if not is_mine or session.get(taken) is not None:
+            logger.warning(
+                "a process has the id %d; the end of its session is awaited for %d s",
+                settings.broker_id,
+                timeout_s,
+            )
         try:
-            self._wait(claim, timeout_s)
-            if session.get(taken) is not None:
-                logger.warning(
-                    "a process has the id %d; the end of its session is awaited for %d s",
-                    settings.broker_id,
-                    timeout_s,
-                )
+            self._wait(lambda: is_mine or claim(), timeout_s)
             self._wait(lambda: session.get(taken) is None, timeout_s)
         except TimeoutError:
             raise DuplicateBrokerRegistrationError(settings.broker_id) from None

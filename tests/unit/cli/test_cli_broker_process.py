@@ -142,7 +142,7 @@ def test_an_id_that_another_process_has(tmp_path: Path, url: str) -> None:
     with started(*options, f"--dir={tmp_path / 'a'}") as first:
         until_said(first, "state: in sync")
         with started(*options, f"--dir={tmp_path / 'b'}") as second:
-            until_said(second, "state: starting")
+            until_said(second, "a process has the id 1; the end of its session is awaited for 60 s")
             second.send_signal(signal.SIGTERM)
             assert ended(second)[0] == 0
         short = "--config=initial.broker.registration.timeout.ms=100"
