@@ -107,6 +107,10 @@ class FutureLogs:
                 except (InconsistentTopicIdError, CorruptDataError):
                     self.drop_claimed([tp])
                     raise
+                if future.log.log_end_offset > current.recovery_report.log_end_offset:
+                    # A crash has taken these from the log, which may have others in their place,
+                    # of the same epoch if nobody leads it.
+                    future.log.truncate_to(current.recovery_report.log_end_offset)
             log = future.log
             if log.epochs.latest < 0 and log.log_start_offset < log.log_end_offset:
                 # Nothing tells whether it still is what the log has.

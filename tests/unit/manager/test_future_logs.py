@@ -341,6 +341,23 @@ class TestMove:
             move(manager, "/b")
             assert values(manager.get(*TP)) == [b"%d" % n for n in range(10)]
 
+    def test_a_copy_of_what_the_log_has_lost(self) -> None:
+        """Power fails where the copy is durable and the log is not; then the log gets others."""
+        with two() as (machine, manager, log):
+            append(log, b"0")
+            log.flush()
+            append(log, b"lost-1", b"lost-2")
+            copy = manager.futures.begin(TP, "/b")
+            while copy.advance(1000):
+                pass
+            assert not manager.futures.end(copy, lambda replace: False)
+            manager.crash()
+            machine.storage.crash(random.Random(1), "all_lost")
+        with machine.start() as manager:
+            append(manager.get(*TP), b"1", b"2", b"3")
+            move(manager, "/b")
+            assert values(manager.get(*TP)) == [b"0", b"1", b"2", b"3"]
+
     def test_not_now(self) -> None:
         """Appends wait while the answer is awaited, and go on after it."""
         with two() as (machine, manager, log):
