@@ -89,13 +89,14 @@ def test_a_lane_is_not_older_than_what_it_measures(lane: str) -> None:
 
 
 def _commits_since(commit: str, committed: str, paths: tuple[str, ...]) -> int:
-    """How many commits there are from ``commit`` to the last one that changed one of the paths.
+    """How many commits there are from ``commit`` to the last one that changed one of the paths;
+    merges bring nothing of their own.
 
     A rebase makes commits anew, and a clone does not have the old ones: then, those that changed
     the paths after its date.
     """
     changed = _git("log", "-1", "--format=%H", "--", *paths)
-    commits = _git("rev-list", "--count", f"{commit}..{changed}")
+    commits = _git("rev-list", "--no-merges", "--count", f"{commit}..{changed}")
     if commits is None:
         commits = _git("rev-list", "--count", f"--since={committed}", "HEAD", "--", *paths)
     assert commits is not None, f"git counts no commits since {committed}"

@@ -73,15 +73,9 @@ def read_state(broker_id: int, body: bytes) -> dict[str, Any]:
 
 def _checked(found: Any, kind: Any) -> Any:
     """What is known of it here."""
-<<<<<<< HEAD
-    wanted: Any = kind if isinstance(kind, type) else type(kind)
-    if type(found) is not wanted:
-        raise TypeError(f"a value is of type {type(found).__name__}")
-=======
     its_type = type(found)
     if its_type is not (kind if isinstance(kind, type) else type(kind)):
         raise TypeError(f"a value is of type {its_type.__name__}")
->>>>>>> h-page
     if isinstance(kind, list):
         return [_checked(each, kind[0]) for each in found]
     if isinstance(kind, dict):  # most values are numbers and texts, and need no call
