@@ -32,9 +32,14 @@ INTERNAL_AWAY, HTTP_AWAY = 10_000, 20_000  # from the port for clients
 CLIENT_PORT, PEER_PORT, ELECTION_PORT = 2181, 2888, 3888  # ZooKeeper's own
 DRAWN = range(10_000, 32_768)  # below those that systems give to outgoing connections
 DRAWS = 1000
-CONFIG = {"zookeeper.session.timeout.ms": "6000", "controlled.shutdown.retry.backoff.ms": "500"}
+CONFIG = {
+    "zookeeper.session.timeout.ms": "6000",
+    "controlled.shutdown.retry.backoff.ms": "500",
+    "controller.socket.timeout.ms": "10000",
+}
 """Other defaults than Kafka's: all are on one machine, where a silent broker is a dead one. The
-last one that stops has nobody to whom its leaderships could move, and tries it all the same."""
+last one that stops has nobody to whom its leaderships could move, and tries it all the same; so
+does each one while the engine is away, and has to end before it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

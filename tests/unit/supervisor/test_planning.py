@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from logstore.common.errors import ConfigError
-from replication.supervisor import planning, zookeeper
+from replication.server.config import process_config
+from replication.supervisor import planning, supervisor, zookeeper
 from replication.supervisor.cluster_file import ClusterFile, EngineEntry
 from replication.supervisor.planning import (
     StartOptions,
@@ -143,6 +144,15 @@ def test_a_directory_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         plan(tmp_path, engine=None, brokers=3)
     with pytest.raises(ConfigError, match="has coordinator, where its brokers meet already"):
         plan(tmp_path, engine="zookeeper")
+
+
+def test_without_an_engine_a_broker_stops_before_it_is_killed() -> None:
+    config = process_config(planning.CONFIG)[1].replication
+    tries, pause_ms = (
+        config.controlled_shutdown_max_retries,
+        config.controlled_shutdown_retry_backoff_ms,
+    )
+    assert tries * (config.controller_socket_timeout_ms + pause_ms) < supervisor.STOP_S * 1000
 
 
 def test_a_further_broker(tmp_path: Path, all_ports_are_free: set[int]) -> None:
