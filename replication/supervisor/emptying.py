@@ -11,6 +11,7 @@ from replication.admin.reassignments import (
     alter_reassignments,
     list_reassignments,
     look,
+    settled,
     throttle,
     unthrottle,
 )
@@ -55,13 +56,7 @@ class Emptying:
             if self._rate is not None:
                 unthrottle(admin, found.racks, sorted({tp.topic for tp in found.present}))
             return ""
-        # A partition that moves shows those that go and those that come.
-        going = {tp: move.removing for tp, move in ongoing.items()}
-        settled = {
-            tp: tuple(each for each in replicas if each not in going.get(tp, ()))
-            for tp, replicas in found.present.items()
-        }
-        targets = without(settled, found.racks, [own])
+        targets = without(settled(found.present, ongoing), found.racks, [own])
         if self._rate is not None and (targets or not self._is_throttled):
             throttle(admin, found.present, targets, ongoing, self._rate)
             self._is_throttled = True
