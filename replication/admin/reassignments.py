@@ -89,6 +89,20 @@ def present_of(client: AdminClient, plan: Plan) -> Placement:
 # -- between brokers -------------------------------------------------------------------------------
 
 
+def settled(
+    present: Mapping[TopicPartition, tuple[int, ...]], ongoing: Mapping[TopicPartition, Ongoing]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """The replicas without those that go: a partition that moves shows these and those that come.
+
+    ``ongoing`` is the earlier look, so that a move that ends meanwhile is seen as ended.
+    """
+    going = {tp: move.removing for tp, move in ongoing.items()}
+    return {
+        tp: tuple(each for each in replicas if each not in going.get(tp, ()))
+        for tp, replicas in present.items()
+    }
+
+
 def list_reassignments(client: AdminClient) -> dict[TopicPartition, Ongoing]:
     """The moves under way.
 
@@ -269,6 +283,7 @@ __all__ = [
     "look",
     "present_of",
     "set_rates",
+    "settled",
     "throttle",
     "unthrottle",
 ]

@@ -36,6 +36,7 @@ from replication.admin.reassignments import (
     look,
     present_of,
     set_rates,
+    settled,
     throttle,
     unthrottle,
 )
@@ -135,7 +136,9 @@ def _proposed(
     aware: bool,
 ) -> tuple[Assignment, Assignment]:
     """The present replicas of the partitions of a proposal, and those that it gives them."""
+    ongoing = list_reassignments(admin)
     found = look(admin, topics)
+    present = settled(found.present, ongoing)
     racks = {broker: rack if aware else None for broker, rack in found.racks.items()}
     if exclude is None:
         for broker in brokers or ():
@@ -144,9 +147,9 @@ def _proposed(
         racks = {broker: racks[broker] for broker in brokers or racks}
     check_racks(racks)
     if exclude is None:
-        return found.present, propose(found.present, racks)
-    proposed = without(found.present, racks, [exclude])
-    return {tp: found.present[tp] for tp in proposed}, proposed
+        return present, propose(present, racks)
+    proposed = without(present, racks, [exclude])
+    return {tp: present[tp] for tp in proposed}, proposed
 
 
 def _generate(
@@ -204,7 +207,10 @@ def _execute(
         plan = _plan(plan_file)
     elif plan_file is not None:
         fail("give --reassignment-json-file or --exclude")
-    else:
+    ongoing = list_reassignments(admin)
+    if ongoing and not additional:
+        fail(_EXISTING)
+    if exclude is not None:
         _, proposed = _proposed(admin, exclude, None, None, not disable_rack_aware)
         if not proposed:
             _say(as_json, f"No partition has a replica on broker {exclude}.")
@@ -212,9 +218,6 @@ def _execute(
                 terminal.print_json({"current": plan_json({}), "partitions": []}, indent=2)
             return
         plan = Plan(dict(proposed), {})
-    ongoing = list_reassignments(admin)
-    if ongoing and not additional:
-        fail(_EXISTING)
     present = present_of(admin, plan).present
     _say(as_json, f"Current partition replica assignment\n\n{_line(present)}\n")
     _say(as_json, "Save this to use as the --reassignment-json-file option during rollback")

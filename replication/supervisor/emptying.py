@@ -11,6 +11,7 @@ from replication.admin.reassignments import (
     alter_reassignments,
     list_reassignments,
     look,
+    settled,
     throttle,
     unthrottle,
 )
@@ -56,16 +57,15 @@ class Emptying:
             if self._rate is not None:
                 unthrottle(admin, found.racks, sorted({tp.topic for tp in found.present}))
             return ""
-        # A partition that moves shows those that go and those that come; and for a moment after its
-        # move, for a broker's metadata are later than what the controller says.
+        # Each move is begun once: for a moment after it a broker's metadata are later than what the
+        # controller says.
         self._begun |= {tp for tp, move in ongoing.items() if own in move.removing}
-        going = {tp: move.removing for tp, move in ongoing.items()}
-        settled = {
-            tp: tuple(each for each in replicas if each not in going.get(tp, ()))
-            for tp, replicas in found.present.items()
+        at_rest = {
+            tp: replicas
+            for tp, replicas in settled(found.present, ongoing).items()
             if tp not in self._begun
         }
-        targets = without(settled, found.racks, [own])
+        targets = without(at_rest, found.racks, [own])
         self._begun |= targets.keys()
         if self._rate is not None and (targets or not self._is_throttled):
             throttle(admin, found.present, targets, ongoing, self._rate)

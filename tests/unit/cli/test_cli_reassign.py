@@ -111,6 +111,10 @@ def test_a_move_that_cannot_end_is_listed_and_cancelled(
         "progress.\n"
     )
     assert "give --additional" in logstore(*command, code=2).stderr
+    exclude = ("--exclude", "1", *server)
+    assert "give --additional" in logstore("reassign", "--execute", *exclude, code=2).stderr
+    found = logstore_json("reassign", "--generate", *exclude)
+    assert found["proposed"]["partitions"] == []  # broker 1 goes already
     told = logstore("reassign", "--cancel", *command[2:])
     assert told.stdout.startswith("Successfully cancelled partition reassignment for: orders-0\n")
     (topic,) = logstore_json("topics", "describe", "orders", *server, code=None)
