@@ -93,7 +93,7 @@ class LogMovedError(LogClosedError):
         successor: the ``PartitionLog`` that has its place.
     """
 
-    def __init__(self, reason: str, successor: Any) -> None:
+    def __init__(self, reason: str, successor: Any = None) -> None:
         super().__init__(reason)
         self.successor = successor
 

@@ -60,12 +60,12 @@ INLINE = frozenset(
 """A change of threads would cost these more than their work does."""
 
 
-def _is_about_the_broker(key: int, version: int, request: Any) -> bool:
+def _is_about_the_broker(received: ReceivedRequest, request: Any) -> bool:
     """Whether a broker can answer that does not know the cluster yet: which versions it serves, and
     whose it is, which is what a broker asks first."""
-    if key == ApiKey.METADATA:
-        return bool(version > 0 and request.topics == ())  # in version 0 it would be all
-    return key == ApiKey.API_VERSIONS
+    if received.api_key == ApiKey.METADATA and received.connection.listener.is_inter_broker:
+        return bool(received.api_version > 0 and request.topics == ())  # in version 0: all
+    return received.api_key == ApiKey.API_VERSIONS
 
 
 def is_quick(received: ReceivedRequest) -> bool:
@@ -156,7 +156,7 @@ class KafkaApis:
         reply = _OneReply(route, received.correlation_id, respond)
         broker_id = None if route.broker_of is None else route.broker_of(version, request)
         if broker_id is None:
-            if not self._is_ready() and not _is_about_the_broker(key, version, request):
+            if not self._is_ready() and not _is_about_the_broker(received, request):
                 reply(CLOSE)
                 return
         elif not self._peers.admits(received.connection, broker_id):

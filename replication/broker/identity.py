@@ -151,7 +151,7 @@ def refuse_topics_without_ids(session: Coordinator) -> None:
         }
         nameless = [n for n, node in found.items() if node and nodes.lacks_topic_id(n, node.data)]
         if nameless:
-            raise TopicsWithoutIdsError(nameless)
+            raise TopicsWithoutIdsError(*nameless)
 
 
 def _is_foreign(session: Coordinator, broker_id: int) -> bool:

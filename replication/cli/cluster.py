@@ -479,7 +479,10 @@ def _print_reasons(reasons: list[str], most: int = 20) -> None:
 @directory_option
 @click.option("--rolling", is_flag=True, help="All brokers, one after the other.")
 @unavailable_option
-def restart(broker_id: int | None, directory: str, rolling: bool, allow_unavailable: bool) -> None:
+@json_option
+def restart(
+    broker_id: int | None, directory: str, rolling: bool, allow_unavailable: bool, as_json: bool
+) -> None:
     """Restart brokers so that no partition falls below min.insync.replicas: one at a time, the
     controller last, not while a broker recovers. Each is awaited until its replicas are in sync.
 
@@ -490,7 +493,7 @@ def restart(broker_id: int | None, directory: str, rolling: bool, allow_unavaila
 
     if rolling == (broker_id is not None):
         raise click.UsageError("give a broker N, or --rolling")
-    plan = _cluster_of(directory)
+    plan, tell = _cluster_of(directory), _teller(as_json)
     with ControlClient(directory) as control:
         control.ask("begin")  # no other command may change anything until this one ends
         pending = [each.broker_id for each in plan.brokers]
@@ -503,10 +506,10 @@ def restart(broker_id: int | None, directory: str, rolling: bool, allow_unavaila
                 raise click.exceptions.Exit(EXIT_FINDINGS)
         while pending:
             chosen = _turn(plan, pending, allow_unavailable) if rolling else pending[0]
-            terminal.line(f"broker {chosen} is restarted")
-            terminal.flush()
+            tell(f"broker {chosen} is restarted", {"broker": chosen, "state": "restarted"})
             control.ask("restart", broker=chosen)
             _await_ready(plan, chosen)
+            tell(f"broker {chosen} is ready", {"broker": chosen, "state": "ready"})
             pending.remove(chosen)
 
 
@@ -537,7 +540,6 @@ def _await_ready(plan: ClusterFile, broker_id: int) -> None:
         return own.why
 
     _await(obstacle, f"broker {broker_id} is not in sync")
-    terminal.line(f"broker {broker_id} is ready")
 
 
 def _await(obstacle: Callable[[], str], what: str, polls: Iterable[int] = POLLS) -> None:
@@ -560,19 +562,23 @@ def _await(obstacle: Callable[[], str], what: str, polls: Iterable[int] = POLLS)
 
 @cluster.command(short_help="Stop all brokers, then the engine.")
 @directory_option
-def stop(directory: str) -> None:
+@json_option
+def stop(directory: str, as_json: bool) -> None:
     """Stop the cluster as Ctrl-C does, and wait until it has ended."""
     from replication.supervisor.control import ControlClient
 
     with ControlClient(directory) as control:
         control.ask("stop")
         control.wait_for_end()
+    if as_json:
+        terminal.print_json({"state": "stopped"})
 
 
 @cluster.command(short_help="Start one more broker.")
 @broker_argument
 @directory_option
-def add(broker_id: int, directory: str) -> None:
+@json_option
+def add(broker_id: int, directory: str, as_json: bool) -> None:
     """Start a further broker. It has no replicas until topics are created or moved to it:
     `logstore reassign`."""
     from replication.supervisor.control import ControlClient
@@ -585,14 +591,18 @@ def add(broker_id: int, directory: str) -> None:
         control.ask("begin")
         entry = further_broker(plan, broker_id)
         control.add(entry)
-    terminal.line(f"broker {broker_id} is ready at {entry.bootstrap}")
+    _teller(as_json)(
+        f"broker {broker_id} is ready at {entry.bootstrap}",
+        {"broker": broker_id, "state": "ready", "bootstrapServers": [entry.bootstrap]},
+    )
 
 
 @cluster.command(short_help="Move a broker's replicas away, and stop it.")
 @broker_argument
 @directory_option
 @click.option("--throttle", "rate", type=COUNT, metavar="BYTES", help="A second, of each broker.")
-def remove(broker_id: int, directory: str, rate: int | None) -> None:
+@json_option
+def remove(broker_id: int, directory: str, rate: int | None, as_json: bool) -> None:
     """Move the replicas of a broker to the others, stop it and forget it. Its directory stays.
 
     A remove that was interrupted goes on when it is called again.
@@ -612,7 +622,10 @@ def remove(broker_id: int, directory: str, rate: int | None) -> None:
             # However long the bytes take.
             _await(emptying.step, f"broker {broker_id} still has replicas", itertools.count())
         control.ask("remove", broker=broker_id)
-    terminal.line(f"broker {broker_id} is removed; its directory stays")
+    _teller(as_json)(
+        f"broker {broker_id} is removed; its directory stays",
+        {"broker": broker_id, "state": "removed"},
+    )
 
 
 @cluster.command(short_help="Print the log of a process.")
@@ -620,7 +633,8 @@ def remove(broker_id: int, directory: str, rate: int | None) -> None:
 @directory_option
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("--lines", "count", type=COUNT, default=TAIL_LINES, show_default=True)
-def logs(name: str, directory: str, follow: bool, count: int) -> None:
+@json_option
+def logs(name: str, directory: str, follow: bool, count: int, as_json: bool) -> None:
     """Print the last lines that a broker wrote, or another process, such as zookeeper-1."""
     from replication.supervisor.log_files import names_of_logs, tail
 
@@ -631,7 +645,7 @@ def logs(name: str, directory: str, follow: bool, count: int) -> None:
         fail(f"{printable(name)}: there is no such log; there are {', '.join(known) or 'none'}")
     pause = threading.Event()
     for lines in tail(directory, name, count):
-        terminal.lines(lines)
+        terminal.lines([json.dumps({"line": each}) for each in lines] if as_json else lines)
         terminal.flush()
         if not follow:
             break

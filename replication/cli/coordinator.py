@@ -19,7 +19,7 @@ LOOK_S = 0.5  # whether the disk has failed
 MAX_TICK_MS = 60_000
 
 
-@click.command(short_help="Serve the coordinator's tree to brokers and ZooKeeper's clients.")
+@click.command(short_help="Serve the tree of a cluster of processes.")
 @click.option(
     "--dir",
     "directory",

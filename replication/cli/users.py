@@ -14,7 +14,7 @@ import click
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.exits import fail
+from logstore.cli.common.exits import fail, json_option
 from logstore.common.errors import LogstoreError
 
 if TYPE_CHECKING:
@@ -59,7 +59,10 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Its first line is the password; otherwise that of standard input.",
 )
-def add(coordinator: str, mechanism: str, name: str, password_file: Path | None) -> None:
+@json_option
+def add(
+    coordinator: str, mechanism: str, name: str, password_file: Path | None, as_json: bool
+) -> None:
     """Add a user, or change the password. The tree keeps keys that it cannot be computed from.
 
     \b
@@ -77,16 +80,24 @@ def add(coordinator: str, mechanism: str, name: str, password_file: Path | None)
     kind = _kind(mechanism)
     kept = derive(kind, password, secrets.token_bytes(SALT_BYTES), ITERATIONS)
     changed = _store(coordinator, name, mechanism, kept)
-    terminal.line(f"{printable(name)}: {mechanism} {'changed' if changed else 'added'}")
+    _report(name, mechanism, "changed" if changed else "added", as_json)
 
 
 @users.command(short_help="Remove a user.")
 @_options
-def remove(coordinator: str, mechanism: str, name: str) -> None:
+@json_option
+def remove(coordinator: str, mechanism: str, name: str, as_json: bool) -> None:
     """Remove a user; connections that have logged in stay."""
     if not _store(coordinator, name, mechanism, None):
         fail(f"{printable(name)} has no {mechanism}")
-    terminal.line(f"{printable(name)}: {mechanism} removed")
+    _report(name, mechanism, "removed", as_json)
+
+
+def _report(name: str, mechanism: str, done: str, as_json: bool) -> None:
+    if as_json:
+        terminal.print_json({"user": name, "mechanism": mechanism, "state": done})
+    else:
+        terminal.line(f"{printable(name)}: {mechanism} {done}")
 
 
 def _kind(mechanism: str) -> ScramMechanism:

@@ -6,7 +6,6 @@ All carry ``code``; ``error_for`` turns a code from a response back into an exce
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from typing import ClassVar
 
 from checkpoints.printable import printable
@@ -150,8 +149,8 @@ class TopicsWithoutIdsError(ReplicationError):
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
-    def __init__(self, topics: Sequence[str]) -> None:
-        super().__init__(topics)
+    def __init__(self, *topics: str) -> None:
+        super().__init__(*topics)
         self.topics = topics
 
     def _text(self) -> str:

@@ -17,7 +17,7 @@ from replication.protocol import SERVED, ApiKey, schema
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster, serve
 from tests.support.leftovers import nothing_left
-from tests.support.served import batch, connect, produce, served
+from tests.support.served import BROKERS, WITH_BROKERS, batch, connect, produce, served
 from tests.support.until import patience
 
 CALLS_MAX = 112  # of Python, for a produce request of one record
@@ -97,7 +97,7 @@ def test_a_produce_request_is_few_calls(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_broker_says_whose_it_is_before_it_knows_the_topics() -> None:
     """Or no controller that asks that first would ever tell it of them."""
-    with served(2) as kafka:
+    with served(2, **WITH_BROKERS) as kafka:
         controller = kafka.controller_id
         assert controller is not None
         (other,) = set(kafka.broker_ids) - {controller}
@@ -105,7 +105,7 @@ def test_a_broker_says_whose_it_is_before_it_knows_the_topics() -> None:
         kafka.network.cut(controller, other)
         kafka.start(other, wait=False)
         kafka.wait_until(lambda: other in kafka.live_brokers, "it is registered")
-        with connect(kafka, other) as client:
+        with connect(kafka, other, listener=BROKERS) as client:
             answer = client.ask(ApiKey.METADATA, 9, wire.MetadataRequest(topics=()))
             assert answer.cluster_id == kafka.broker(controller).log_manager.cluster_id
             client.send(ApiKey.METADATA, 9, wire.MetadataRequest(topics=None))
