@@ -13,7 +13,7 @@ from replication.coordination.served import TreeServer
 from tests.support import zookeeper_client as zk
 from tests.support.until import patience
 from tests.support.zookeeper_client import ZooKeeperClient
-from tests.zookeeper.server import ZooKeeperServer, classpath
+from tests.zookeeper.server import ZooKeeperServer, jars
 
 pytestmark = [pytest.mark.slow, pytest.mark.essential]  # a JVM starts
 
@@ -382,7 +382,7 @@ def test_zookeepers_own_command_line_reads_it(served: TreeServer) -> None:
         client.create("/seen", b"by its own tools")
         client.create("/seen/below")
         host, port = served.address
-        main = ["java", "-cp", classpath(), "org.apache.zookeeper.ZooKeeperMain"]
+        main = ["java", "-cp", jars().classpath, "org.apache.zookeeper.ZooKeeperMain"]
         for command, text in (
             ("get -s /seen", "by its own tools"),
             ("ls /seen", "[below]"),

@@ -38,6 +38,7 @@ def options(servers: int) -> StartOptions:
 @pytest.mark.parametrize("servers", [1, 3])
 def test_data_survive_a_restart(tmp_path: Path, found: Jars, servers: int) -> None:
     plan = first_plan(str(tmp_path), options(servers), os.environ)
+    others = {*psutil.Process().children()}
     for life in range(2):
         with running(tmp_path, plan, jars=found) as cluster:
             cluster.until_said("ready")
@@ -51,7 +52,7 @@ def test_data_survive_a_restart(tmp_path: Path, found: Jars, servers: int) -> No
                 client.stop()
                 client.close()
             assert cluster.stop() == 0
-        assert not psutil.Process().children()
+        assert {*psutil.Process().children()} <= others
     assert cluster.events == ["began 0", "ended 0"] * 2
 
 
