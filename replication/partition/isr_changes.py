@@ -77,8 +77,15 @@ class IsrChanges:
             leading.min_isr,
         )
 
+    def retry_high_watermark(self) -> bool:
+        """``try_high_watermark`` of a leader, when a replica outside the ISR may not be awaited any
+        more: its broker went, or it has not fetched for long. Neither brings a fetch."""
+        leading = self._replica.role
+        return isinstance(leading, Leadership) and self.try_high_watermark(leading)
+
     def flush_overdue(self) -> bool:
-        """Sync records whose append could not sync for lack of a resource.
+        """Sync records whose append could not sync for lack of a resource, and try the high
+        watermark again.
 
         Until then they are not committed. True if the high watermark moved.
 
@@ -90,10 +97,9 @@ class IsrChanges:
         if not isinstance(leading, Leadership):
             return False
         log = leading.log
-        if log.replica.kept_end_offset == log.log_end_offset:
-            return False
-        self._replica.call_storage(log.flusher.flush_overdue)
-        return self.try_high_watermark(leading)
+        if log.replica.kept_end_offset != log.log_end_offset:
+            self._replica.call_storage(log.flusher.flush_overdue)
+        return self.retry_high_watermark()
 
     def _awaited_ends(self, leading: Leadership, log_end: int) -> Iterator[int]:
         """Log ends of awaited replicas, the ISR first, because usually one of its members holds the

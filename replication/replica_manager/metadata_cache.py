@@ -203,6 +203,15 @@ class MetadataCache:
             )
         )
 
+    def eligible_brokers(self) -> frozenset[tuple[int, int]]:
+        """The brokers that may be in an ISR, with their epochs."""
+        shutting_down = self._shutting_down
+        return frozenset(
+            (broker_id, broker.broker_epoch)
+            for broker_id, broker in self._brokers.items()
+            if broker_id not in shutting_down
+        )
+
     # -- partitions ----------------------------------------------------------------------------
 
     def registration(self, tp: TopicPartition) -> PartitionRegistration | None:

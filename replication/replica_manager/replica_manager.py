@@ -380,8 +380,11 @@ class ReplicaManager:
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         alive = self._alive()
+        may_join = self._metadata.eligible_brokers()
         self._metadata.update(request)
         self._answer_fetches_of_dead_brokers(alive)
+        if not may_join <= self._metadata.eligible_brokers():
+            self._await_fewer()
         return UpdateMetadataResponse(ErrorCode.NONE)
 
     def _alive(self) -> frozenset[int]:
@@ -394,6 +397,13 @@ class ReplicaManager:
         for partition in self._hosted:
             if partition.is_leader:
                 self.waiting.on_log_start(partition.tp)
+
+    def _await_fewer(self) -> None:
+        """Try high watermarks that waited for a broker that may not join an ISR any more (R-24).
+        The order that took it out of the ISR may have come before."""
+        for partition in self._hosted:
+            if partition.isr_changes.retry_high_watermark():
+                self.waiting.on_high_watermark(partition.tp)
 
     def on_directory_failure(self, path: str, error: LogstoreError) -> None:
         """Handle a directory that the log manager took offline (R-151 … R-155).

@@ -130,6 +130,30 @@ class TestProduce:
         host.isr_channel.commit()
         assert codes(answers) == [ErrorCode.NONE]
 
+    @pytest.mark.parametrize("end", ["gone", "shutting down", "another epoch", "silent"])
+    def test_a_replica_outside_the_isr_is_awaited_no_more(self, end: str) -> None:
+        """R-22, R-24: nobody fetches or appends afterwards, so nothing else would commit it. The
+        order with the smaller ISR comes before the metadata, and does not say who is gone."""
+        host = Host(replica_lag_time_max_ms=1000)
+        host.lead(replicas=(1, 2, 3), isr=(1, 2, 3))
+        host.fetch(part(0), replica=2)
+        host.fetch(part(0), replica=3)
+        answers = host.produce(timeout_ms=60_000)
+        host.replicate(1, replica=2)
+        host.order(host.change(replicas=(1, 2, 3), isr=(1, 2), partition_epoch=1))
+        assert not answers  # 3 has just been caught up, and may be about to join
+        if end == "silent":
+            host.runtime.advance(1500)
+            assert host.partition().isr.committed == (1, 2)
+        else:
+            *others, third = host.brokers
+            if end == "gone":
+                host.brokers = (*others,)
+            elif end == "another epoch":
+                host.brokers = (*others, third._replace(broker_epoch=third.broker_epoch + 100))
+            host.tell(shutting_down=(3,) if end == "shutting down" else ())
+        assert codes(answers) == [ErrorCode.NONE]
+
     @pytest.mark.parametrize(
         ("end", "code"),
         [
