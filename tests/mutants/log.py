@@ -102,7 +102,7 @@ def clean_marker_kept(patch: MonkeyPatch) -> None:
     patch.setattr(recovery, "clean_end", end)
 
 
-@mutant(crash=0)
+@mutant(crash=8)
 def torn_tail_not_cut(patch: MonkeyPatch) -> None:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
     patch.setattr(set_aside.Remover, "cut", lambda self, segment, position, reason, **_: None)
