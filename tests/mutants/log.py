@@ -80,8 +80,8 @@ def whole_disk_called_damaged(patch: MonkeyPatch) -> None:
     load = LogOpener.load
     told = WeakSet[Any]()
 
-    def mutant(self: LogOpener, log_dir: Any, tp: Any, config: Any) -> PartitionLog:
-        log = load(self, log_dir, tp, config)
+    def mutant(self: LogOpener, log_dir: Any, tp: Any, *args: Any, **options: Any) -> PartitionLog:
+        log = load(self, log_dir, tp, *args, **options)
         if not log_dir.clean and log.log_end_offset >= 8 and self.storage not in told:
             told.add(self.storage)
             log.crash()
@@ -102,7 +102,7 @@ def clean_marker_kept(patch: MonkeyPatch) -> None:
     patch.setattr(recovery, "clean_end", end)
 
 
-@mutant(crash=0)
+@mutant(crash=8)
 def torn_tail_not_cut(patch: MonkeyPatch) -> None:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
     patch.setattr(set_aside.Remover, "cut", lambda self, segment, position, reason, **_: None)
