@@ -122,6 +122,8 @@ def settings_of(wanted: ProcessOptions) -> tuple[ProcessSettings, list[str]]:
         fail("--broker-id takes --coordinator URL, or zookeeper.connect in the configuration")
     if coordinator.startswith("embedded:"):
         fail("an embedded tree is for the brokers of one process: see logstore coordinator")
+    if wanted.directory is not None and own.directories:
+        fail("--dir, and log.dirs: give one of them")
     directories = (wanted.directory,) if wanted.directory is not None else own.directories
     if not directories:
         fail("--broker-id takes --dir, or log.dirs in the configuration")

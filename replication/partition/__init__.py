@@ -19,9 +19,10 @@ from replication.partition.env import (
     TruncationEvent,
 )
 from replication.partition.partition import Partition
-from replication.partition.replica import Leadership, Role, storage_error
+from replication.partition.replica import UNASSIGNED, Leadership, Role, storage_error
 
 __all__ = [
+    "UNASSIGNED",
     "FetchRead",
     "IsrChannel",
     "LeaderAppend",

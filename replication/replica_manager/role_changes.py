@@ -43,7 +43,7 @@ from replication.decisions.strays import GONE, Belonging, belonging
 from replication.decisions.truncation import TruncationRule
 from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_state import InitialFetchState
-from replication.partition import Partition, storage_error
+from replication.partition import UNASSIGNED, Partition, storage_error
 from replication.replica_manager.fetch_reader import answer_code
 from replication.replica_manager.hosted_partitions import HostedPartitions
 from replication.replica_manager.metadata_cache import MetadataCache
@@ -184,6 +184,7 @@ class RoleChanges:
 
     def _check(self, change: PartitionChange) -> ErrorCode:
         new, partition = change.registration, self._partitions.get(change.tp)
+        known = UNASSIGNED.leader_epoch, UNASSIGNED.partition_epoch
         if partition is not None:
             if partition.offline:
                 return ErrorCode.KAFKA_STORAGE_ERROR
@@ -191,8 +192,8 @@ class RoleChanges:
             if None not in (topic_id, change.topic_id) and topic_id != change.topic_id:
                 return ErrorCode.INCONSISTENT_TOPIC_ID
             known = partition.leader_epoch, partition.partition_epoch
-            if (new.leader_epoch, new.partition_epoch) < known:
-                return ErrorCode.STALE_CONTROLLER_EPOCH
+        if new.leader_epoch < known[0] or new.partition_epoch < known[1]:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
         if self._broker_id not in new.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE
@@ -275,7 +276,7 @@ class RoleChanges:
         """
         try:
             partition.follower.flush_overdue()
-        except (ResourceBusyError, KafkaStorageError) as error:
+        except Exception as error:
             codes[partition.tp] = self._give_up(partition, error)
 
     def _should_fetch(self, change: PartitionChange) -> bool:

@@ -36,6 +36,7 @@ NOWHERE = "--coordinator=zookeeper://127.0.0.1:1"
         (["--broker-id=1"], "takes --coordinator URL, or zookeeper.connect"),
         (["--broker-id=1", "--coordinator=embedded:/x"], "an embedded tree is for"),
         (["--broker-id=1", NOWHERE, "--config=log.dir=/a", "--config=log.dirs=/b"], "give one of"),
+        (["--broker-id=1", NOWHERE, "--dir=/a", "--config=log.dirs=/b,/c"], "--dir, and log.dirs:"),
         (["--broker-id=1", NOWHERE, "--config=num.partitionz=1"], "'num.partitionz'"),
         (["--broker-id=1", NOWHERE, "--brokers=2"], "for brokers of one process"),
         (["--broker-id=1", NOWHERE, "--listen=127.0.0.1"], "is not NAME://host:port"),

@@ -34,6 +34,7 @@ from replication.common.retrying import Reaction
 from replication.common.runtime import ThreadRuntime
 from replication.common.state import UNKNOWN_EPOCH
 from replication.controller.channels import STOP_REACTIONS
+from replication.partition.follower import FollowerSide
 from replication.replica_manager import role_changes
 from tests.support.builders import batch
 from tests.support.replica_managers import BROKER, EPOCH, TP, Host, live, part
@@ -102,6 +103,7 @@ class TestFencing:
             (3, 4, ErrorCode.STALE_CONTROLLER_EPOCH),
             (3, 5, ErrorCode.NONE),
             (3, 6, ErrorCode.NONE),
+            (4, 4, ErrorCode.STALE_CONTROLLER_EPOCH),
             (4, 5, ErrorCode.NONE),
         ],
     )
@@ -117,6 +119,35 @@ class TestFencing:
         assert codes(host.order(host.change(epoch=epoch, partition_epoch=partition_epoch))) == [
             code
         ]
+
+    @pytest.mark.parametrize("leader", [BROKER, 2])
+    @pytest.mark.parametrize(("epoch", "partition_epoch"), [(-2, 0), (0, -2)])
+    def test_epochs_that_no_partition_has(
+        self, leader: int, epoch: int, partition_epoch: int
+    ) -> None:
+        """They are refused for a partition that is not here; the others have their answer."""
+        host = Host()
+        response = host.order(
+            host.change(leader=leader, epoch=epoch, partition_epoch=partition_epoch),
+            host.change(OTHER, leader=leader),
+        )
+        assert codes(response) == [ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.NONE]
+        assert [*host.manager.partitions] == [OTHER]
+
+    def test_one_that_cannot_be_kept_does_not_stop_the_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        host = Host()
+        flush = FollowerSide.flush_overdue
+
+        def fail(side: FollowerSide) -> None:
+            if side._replica.tp == TP:
+                raise ValueError("odd")
+            flush(side)
+
+        monkeypatch.setattr(FollowerSide, "flush_overdue", fail)
+        response = host.order(host.change(leader=2), host.change(OTHER, leader=2))
+        assert codes(response) == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
 
     def test_not_in_the_assignment(self) -> None:
         host = Host()
