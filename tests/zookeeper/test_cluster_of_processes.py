@@ -334,9 +334,11 @@ def test_a_remove_that_was_interrupted_goes_on(cluster: Supervised) -> None:
     assert sorted(map(len, found.values())) == [1] * PARTITIONS
     with cluster.admin() as admin:  # any broker is asked, and may not know of it yet
         until(
-            lambda: not any(
-                "throttled" in key
-                for key in overrides(describe_configs(admin, ["slow"])["slow"].value)
+            lambda: (
+                not any(
+                    "throttled" in key
+                    for key in overrides(describe_configs(admin, ["slow"])["slow"].value)
+                )
             ),
             "no throttle is left",
         )
