@@ -24,7 +24,6 @@ from logstore.manager import LogManager
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     InconsistentClusterIdError,
-    KafkaStorageError,
     LogAheadError,
     ReplicationError,
 )
