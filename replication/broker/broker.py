@@ -236,6 +236,7 @@ class Broker:
             runtime,
             self.membership.actor,
             lambda: self.membership.session,
+            self.metadata,
             self.replica_manager.configure,
         )
         self.proofs = LogProofs(
@@ -556,7 +557,8 @@ def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
         controller.handle(request, judged)
 
     def control(request: LeaderAndIsrRequest | UpdateMetadataRequest, reply: OnReply) -> None:
-        if request.sequence or not request.partitions:
+        is_first = isinstance(request, UpdateMetadataRequest) and not broker.metadata.is_complete
+        if request.sequence or not (request.partitions or is_first):
             manager.control(request, reply)
         else:  # the controller is a real Kafka, which does not number its requests
             broker.configs.complete(

@@ -3,6 +3,9 @@
 In ZooKeeper mode Kafka's controller does not send them: each broker reads them from the tree, and
 hears of changes by notifications there. So does ours: what the controller of a real Kafka says of a
 topic gets its configuration here, before it is carried out. A controller of ours sends it along.
+
+Nor does the first that Kafka's controller says have everything: one that begins names the brokers
+first, without partitions. Whether there are any is in the tree.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from replication.coordination import (
     WatchEvent,
     nodes,
 )
+from replication.replica_manager.metadata_cache import MetadataCache
 
 logger = get_logger(__name__)
 
@@ -43,6 +47,7 @@ class ConfigsFromTree:
 
     Args:
         session: the present one, None without.
+        metadata: told whether partitions will follow.
         on_change: called on the actor with a topic and its changed configuration.
     """
 
@@ -51,10 +56,12 @@ class ConfigsFromTree:
         runtime: Runtime,
         actor: Actor,
         session: Callable[[], Coordinator | None],
+        metadata: MetadataCache,
         on_change: OnChange,
     ) -> None:
         self._actor = actor
         self._session = session
+        self._metadata = metadata
         self._on_change = on_change
         self._log = LimitedLogger(logger, runtime.clock)
         self._watched: Coordinator | None = None
@@ -73,6 +80,8 @@ class ConfigsFromTree:
     def _completed(self, told: Told) -> Told | None:
         try:
             self._watch()
+            if not told.partitions:
+                self._metadata.awaits_partitions = self._has_partitions()
             return told._replace(partitions=tuple(map(self._with_config, told.partitions)))
         except CoordinationError as error:
             self._log.warning("configurations of topics are not read: %s", error)
@@ -87,6 +96,18 @@ class ConfigsFromTree:
             self._watched, self._missed = session, True
         if self._missed:
             self._read_all(session)
+
+    def _has_partitions(self) -> bool:
+        """Whether a partition has had a leader, so that the controller will name it. One that is
+        being deleted is not named."""
+        session = self._watched
+        assert session is not None
+        deleting = {*session.children(nodes.DELETE_TOPICS)}
+        return any(
+            session.children(f"{nodes.topic_path(topic)}/partitions")
+            for topic in session.children(nodes.TOPICS)
+            if topic not in deleting
+        )
 
     def _with_config(self, change: PartitionChange) -> PartitionChange:
         topic = change.tp.topic

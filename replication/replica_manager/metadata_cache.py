@@ -35,11 +35,14 @@ class MetadataCache:
 
     Attributes:
         is_complete: whether a controller has sent everything once. Clients are answered only then.
+        awaits_partitions: whether a real Kafka's controller has partitions to tell of, so that what
+            it says without any is not everything (``ConfigsFromTree``).
         masked_topics: the ids of internal topics in which earlier versions placed the keys (W-100).
     """
 
     def __init__(self, broker_id: int) -> None:
         self.is_complete = False
+        self.awaits_partitions = False
         self.masked_topics: frozenset[uuid.UUID] = frozenset()
         self._broker_id = broker_id
         self._brokers: Mapping[int, LiveBroker] = {}  # replaced as a whole
@@ -61,7 +64,7 @@ class MetadataCache:
         """Apply the controller's metadata. Returns the deleted partitions.
 
         A LeaderAndIsr request has the leaders among the live brokers: none of the others is gone.
-        The first UpdateMetadata has everything (X-92).
+        The first UpdateMetadata has everything (X-92), unless partitions are awaited.
         """
         deleted = []
         with self._lock:
@@ -79,7 +82,9 @@ class MetadataCache:
                         self._put(change)
                 if request.is_full:
                     deleted += self._remove_all_but(request.partitions)
-                self.is_complete = True
+                is_all = request.partitions or request.is_full or request.sequence
+                if is_all or not self.awaits_partitions:
+                    self.is_complete = True
             gone, self._gone = frozenset(self._gone), set()
             self._behind = None
         for watcher in self._watchers:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
+import pytest
+
 from checkpoints.types import TopicPartition
 from replication.broker.broker import BrokerState
 from replication.common.error_codes import ErrorCode
@@ -82,6 +84,41 @@ def test_a_topic_has_its_configuration_from_the_tree() -> None:
     assert (stage.retention_ms, stage.min_isr) == (5, 2)
     known = stage.broker.metadata.topic_config("t")
     assert known == {"retention.ms": "5", "min.insync.replicas": "2"}
+
+
+@pytest.mark.parametrize(
+    ("made", "is_complete"),
+    [
+        ((), True),
+        (("/brokers/topics/t",), True),  # it has no leader yet, and may never have one
+        (("/brokers/topics/t/partitions/0",), False),
+        (("/brokers/topics/t/partitions/0", "/admin/delete_topics/t"), True),
+    ],
+)
+def test_a_controller_that_begins_names_the_brokers_first(
+    made: tuple[str, ...], is_complete: bool
+) -> None:
+    """Clients hear of no cluster without topics, while there are some."""
+    stage = Stage()
+    for path in made:
+        stage.admin.create(path, b"", parents=True)
+    live = tuple(LiveBroker(BrokerRegistration(n), -1) for n in (1, 7))
+    metadata, epoch = stage.broker.metadata, stage.broker.broker_epoch
+    answer = stage.tell(UpdateMetadataRequest(KAFKA, 3, epoch, (), live))
+    assert answer == UpdateMetadataResponse(ErrorCode.NONE)
+    assert metadata.is_complete is is_complete
+    assert metadata.is_alive(7)
+    stage.lead()
+    assert metadata.is_complete
+
+
+@pytest.mark.parametrize("named", [{"sequence": 1}, {"is_full": True}])
+def test_a_controller_of_ours_says_everything(named: dict[str, int]) -> None:
+    stage = Stage()
+    stage.broker.metadata.awaits_partitions = True
+    epoch = stage.broker.broker_epoch
+    stage.broker.metadata.update(UpdateMetadataRequest(KAFKA, 3, epoch, (), (), **named))
+    assert stage.broker.metadata.is_complete
 
 
 def test_a_change_is_heard_of_by_a_notification() -> None:
