@@ -219,6 +219,9 @@ class ArrowStorage:
     def real_path(self, path: str) -> str:
         return self._scheme + posixpath.normpath(self._inner(path))
 
+    def free_bytes(self, path: str) -> int:
+        return 0  # nothing is written here
+
     def _refuse(self, path: str, *_: Any, **__: Any) -> NoReturn:
         _refuse(path)
 
