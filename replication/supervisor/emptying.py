@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from checkpoints.types import TopicPartition
+from logstore.common.errors import ConfigError
 from replication.admin import AdminClient, WireError
 from replication.admin.reassignment_plans import without
 from replication.admin.reassignments import (
@@ -16,6 +17,8 @@ from replication.admin.reassignments import (
     unthrottle,
 )
 from replication.security.config import client_properties
+
+MAX_DOUBTS = 6  # looks at metadata that may be old
 
 
 class Emptying:
@@ -35,6 +38,7 @@ class Emptying:
         self._broker_id, self._rate = broker_id, rate
         self._is_throttled = False
         self._begun: set[TopicPartition] = set()
+        self._doubts = 0  # how often in a row it could not be done
 
     def __enter__(self) -> Self:
         return self
@@ -65,14 +69,23 @@ class Emptying:
             for tp, replicas in settled(found.present, ongoing).items()
             if tp not in self._begun
         }
-        targets = without(at_rest, found.racks, [own])
+        left = f"{len(there)} partitions have a replica on broker {own}"
+        try:
+            targets = without(at_rest, found.racks, [own])
+        except ConfigError:
+            # The end of a move may not be shown yet: until then it has the replicas of both sides.
+            self._doubts += 1
+            if self._doubts > MAX_DOUBTS:
+                raise
+            return left
+        self._doubts = 0
         self._begun |= targets.keys()
         if self._rate is not None and (targets or not self._is_throttled):
             throttle(admin, found.present, targets, ongoing, self._rate)
             self._is_throttled = True
         if targets:
             self._begin(targets)
-        return f"{len(there)} partitions have a replica on broker {own}"
+        return left
 
     def _begin(self, targets: dict[TopicPartition, tuple[int, ...]]) -> None:
         for tp, answer in alter_reassignments(self._admin, targets).items():

@@ -144,8 +144,8 @@ def test_apis_that_the_table_lacks_are_known(kafka: str) -> None:
         *("AlterClientQuotas", "AlterUserScramCredentials"),
         *("CreateDelegationToken", "RenewDelegationToken"),
         *("ExpireDelegationToken", "DescribeDelegationToken"),
-        # directories of one broker, the quorum of controllers
-        *("AlterReplicaLogDirs", "DescribeQuorum"),
+        # the quorum of controllers
+        "DescribeQuorum",
         *("UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"),
         # telemetry of clients
         *("GetTelemetrySubscriptions", "PushTelemetry"),

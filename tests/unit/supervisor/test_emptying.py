@@ -12,7 +12,7 @@ from replication.admin import Answered, WireError
 from replication.admin.reassignments import Ongoing, Placement
 from replication.common.error_codes import ErrorCode
 from replication.supervisor import emptying
-from replication.supervisor.emptying import Emptying
+from replication.supervisor.emptying import MAX_DOUBTS, Emptying
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -86,7 +86,18 @@ def test_too_few_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
         Emptying("127.0.0.1:1", 2, None) as moves,
         pytest.raises(ConfigError, match="has 3 replicas, and without 2 only 2 brokers are left"),
     ):
-        moves.step()
+        for _ in range(MAX_DOUBTS + 1):
+            moves.step()
+
+
+def test_a_move_that_is_shown_longer_than_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else began it: it is no reason to give up."""
+    controller = Controller(monkeypatch, brokers=3)
+    controller.present = {A: (0, 1, 2)}
+    with Emptying("127.0.0.1:1", 2, None) as moves:
+        assert moves.step() == "1 partitions have a replica on broker 2"
+        controller.present = {A: (0, 1)}
+        assert moves.step() == ""
 
 
 def test_a_refused_move(monkeypatch: pytest.MonkeyPatch) -> None:
