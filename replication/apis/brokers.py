@@ -7,18 +7,20 @@ it as if it had come within the process.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 from checkpoints.loggers import get_logger
 from replication.apis.common.broker_requests import FORWARDABLE
-from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import Response
 from replication.network import CLOSE, Answer, ConnectionInfo, RequestHandler, Send
 from replication.protocol import (
     SERVED,
+    ApiKey,
     MalformedMessageError,
     UnsupportedVersionError,
     parse_request_header,
@@ -30,7 +32,37 @@ from replication.wire import control, controller
 logger = get_logger(__name__)
 
 
-class BrokersApi(ApiArea):
+class Halves(NamedTuple):
+    """The translation of a request to a value of the house, and of the answer back."""
+
+    request_from: Callable[[Any, int], Any]
+    response_to: Callable[[Any, Any, int], Any]
+
+
+ASKED: Mapping[ApiKey, Halves] = {
+    ApiKey.LEADER_AND_ISR: Halves(
+        control.leader_and_isr_request_from, control.leader_and_isr_response_to
+    ),
+    ApiKey.UPDATE_METADATA: Halves(
+        control.update_metadata_request_from, control.update_metadata_response_to
+    ),
+    ApiKey.STOP_REPLICA: Halves(
+        control.stop_replica_request_from, control.stop_replica_response_to
+    ),
+    # To the controller. Who is not it says so.
+    ApiKey.ALTER_PARTITION: Halves(
+        controller.alter_partition_request_from, controller.alter_partition_response_to
+    ),
+    ApiKey.CONTROLLED_SHUTDOWN: Halves(
+        controller.controlled_shutdown_request_from, controller.controlled_shutdown_response_to
+    ),
+    ApiKey.ALLOCATE_PRODUCER_IDS: Halves(
+        controller.allocate_ids_request_from, controller.allocate_ids_response_to
+    ),
+}
+
+
+class BrokersApi:
     """
     Args:
         serve: carries out what is inside an Envelope, as a request of a client.
@@ -40,60 +72,21 @@ class BrokersApi(ApiArea):
         self._broker = broker
         self._serve = serve
 
-    def _ask(
-        self,
-        received: ReceivedRequest,
-        asked: Any,
-        response_to: Callable[[Any, Any, int], Any],
-        reply: Reply,
-    ) -> None:
+    @property
+    def handlers(self) -> Handlers:
+        asked = {key: partial(self._ask, halves) for key, halves in ASKED.items()}
+        return {**asked, ApiKey.ENVELOPE: self.envelope}
+
+    def _ask(self, halves: Halves, received: ReceivedRequest, message: Any, reply: Reply) -> None:
+        request = halves.request_from(message, received.api_version)
+
         def answer(response: Response | None) -> None:
             if response is None:  # the broker stops, or a newer request has taken its place
                 reply(CLOSE)
             else:
-                reply(response_to(asked, response, received.api_version))
+                reply(halves.response_to(request, response, received.api_version))
 
-        self._broker.handle(asked, answer)
-
-    # -- of a controller -----------------------------------------------------------------------
-
-    def leader_and_isr(
-        self, received: ReceivedRequest, request: wire.LeaderAndIsrRequest, reply: Reply
-    ) -> None:
-        asked = control.leader_and_isr_request_from(request, received.api_version)
-        self._ask(received, asked, control.leader_and_isr_response_to, reply)
-
-    def update_metadata(
-        self, received: ReceivedRequest, request: wire.UpdateMetadataRequest, reply: Reply
-    ) -> None:
-        asked = control.update_metadata_request_from(request, received.api_version)
-        self._ask(received, asked, control.update_metadata_response_to, reply)
-
-    def stop_replica(
-        self, received: ReceivedRequest, request: wire.StopReplicaRequest, reply: Reply
-    ) -> None:
-        asked = control.stop_replica_request_from(request, received.api_version)
-        self._ask(received, asked, control.stop_replica_response_to, reply)
-
-    # -- to the controller, which each of them is told if this broker is not it -----------------
-
-    def alter_partition(
-        self, received: ReceivedRequest, request: wire.AlterPartitionRequest, reply: Reply
-    ) -> None:
-        asked = controller.alter_partition_request_from(request, received.api_version)
-        self._ask(received, asked, controller.alter_partition_response_to, reply)
-
-    def controlled_shutdown(
-        self, received: ReceivedRequest, request: wire.ControlledShutdownRequest, reply: Reply
-    ) -> None:
-        asked = controller.controlled_shutdown_request_from(request, received.api_version)
-        self._ask(received, asked, controller.controlled_shutdown_response_to, reply)
-
-    def allocate_producer_ids(
-        self, received: ReceivedRequest, request: wire.AllocateProducerIdsRequest, reply: Reply
-    ) -> None:
-        asked = controller.allocate_ids_request_from(request, received.api_version)
-        self._ask(received, asked, controller.allocate_ids_response_to, reply)
+        self._broker.handle(request, answer)
 
     def envelope(
         self, received: ReceivedRequest, request: wire.EnvelopeRequest, reply: Reply

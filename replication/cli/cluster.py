@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +16,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
-from logstore.cli.common.options import COUNT, Number, parse_pairs
+from logstore.cli.common.options import COUNT, Number
 
 if TYPE_CHECKING:
     from replication.supervisor.cluster_file import ClusterFile
@@ -160,13 +159,10 @@ def _wanted(
     users: str | None,
     password_file: str | None,
 ) -> StartOptions:
+    from replication.cli.serve import split_config
     from replication.supervisor.planning import StartOptions
 
-    files = [each for each in given if "=" not in each]
-    for each in files:
-        if not Path(each).is_file():
-            fail(f"--config {printable(each)}: give KEY=VALUE or a file that is there")
-    config = parse_pairs(tuple(each for each in given if each not in files))
+    files, config = split_config(given)
     for key in PATHS & config.keys():  # the brokers' working directory is another one
         config[key] = os.path.abspath(config[key])
     return StartOptions(

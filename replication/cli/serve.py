@@ -242,14 +242,20 @@ def _restore(number: int, stop: threading.Event) -> None:
 
 def properties_of(given: tuple[str, ...]) -> dict[str, str]:
     """``KEY=VALUE`` and files, of which the later ones go before the earlier."""
-    files = [each for each in given if "=" not in each]
+    files, pairs = split_config(given)
     properties: dict[str, str] = {}
+    for each in files:
+        properties |= read_properties_file(Path(each))
+    return properties | pairs
+
+
+def split_config(given: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    """The files among the values of ``--config``, and the pairs."""
+    files = [each for each in given if "=" not in each]
     for each in files:
         if not Path(each).is_file():
             fail(f"--config {printable(each)}: give KEY=VALUE, or a file that is there")
-        properties |= read_properties_file(Path(each))
-    pairs = tuple(each for each in given if each not in files)
-    return properties | parse_pairs(pairs)
+    return files, parse_pairs(tuple(each for each in given if each not in files))
 
 
 def _address(option: str, text: str) -> tuple[str, int]:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import struct
 
-from replication.protocol import messages
-from replication.protocol.codecs import decoder, encoder
-from replication.protocol.compiler import joined
+from replication.protocol.codecs import decoder
 from replication.protocol.errors import MalformedMessageError
 
 _NAME, _VERSION = "DefaultPrincipalData", struct.Struct(">h")
-
-
-def encode_principal(principal: str) -> bytes:
-    """``User:name`` in bytes."""
-    kind, _, name = principal.partition(":")
-    data = messages.DefaultPrincipalData(kind, name)
-    return _VERSION.pack(0) + joined(encoder(_NAME, 0)(data))
 
 
 def decode_principal(data: bytes) -> str:

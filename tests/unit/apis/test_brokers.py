@@ -47,7 +47,9 @@ from replication.protocol import (
     schema,
 )
 from replication.protocol import messages as wire
-from replication.protocol.principals import decode_principal, encode_principal
+from replication.protocol.codecs import encoder
+from replication.protocol.compiler import joined
+from replication.protocol.principals import decode_principal
 from replication.server.serving import LOOPBACK, ServedCluster
 from replication.wire import control
 from tests.support.cases import for_each
@@ -499,6 +501,13 @@ def test_a_broker_that_stops_hands_its_leaderships_over() -> None:
 
 
 # -- forwarded requests -----------------------------------------------------------------------
+
+
+def encode_principal(principal: str) -> bytes:
+    """As a broker of Kafka sends it: the version, and the value in it."""
+    kind, _, name = principal.partition(":")
+    data = wire.DefaultPrincipalData(kind, name)
+    return bytes(2) + joined(encoder("DefaultPrincipalData", 0)(data))
 
 
 def envelope(key: ApiKey, request: Any, version: int | None = None, **fields: Any) -> Any:

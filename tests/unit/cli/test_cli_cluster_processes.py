@@ -146,7 +146,7 @@ def test_what_a_start_refuses(tmp_path: Path) -> None:
     plan_in(tmp_path)
     text = refused(tmp_path, "--brokers", "5")
     assert text.startswith(f"error: --brokers 5 contradicts {file_in(str(tmp_path))}, which has 2;")
-    assert "--config x: give KEY=VALUE or a file" in refused(tmp_path, "--config", "x")
+    assert "--config x: give KEY=VALUE, or a file" in refused(tmp_path, "--config", "x")
     plan = read_cluster(str(tmp_path))
     assert plan is not None
     with socket.create_server(plan.brokers[1].addresses[0]):
