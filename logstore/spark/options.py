@@ -48,6 +48,8 @@ INTERNAL_TOPICS = frozenset(
 """Read only when named, as a consumer with a pattern leaves them out (exclude.internal.topics)."""
 
 _SIZE = re.compile(r"([0-9]+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
+_NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -173,6 +175,13 @@ class Options:
         if not least <= value <= most:
             raise ConfigError(f"option {name}: {value} bytes are outside {least} to {most}")
         return value
+
+    def duration_ns(self, name: str, default: str) -> int:
+        text = self.text(name, default).strip().lower()
+        match = _DURATION.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"option {name}: {text!r} is no duration, such as 500ms, 30s or 15m")
+        return int(match[1]) * _NANOSECONDS[match[2]]
 
     def words(self, name: str) -> tuple[str, ...]:
         return tuple(word for part in self.text(name).split(",") if (word := part.strip()))

@@ -9,7 +9,6 @@ warns instead, and continues where the log diverges from what was read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,8 +60,6 @@ _T = TypeVar("_T")
 
 _NOTHING = StreamMark(0)  # for a partition that is new
 _TRIES = 3  # retention and truncation delete files rarely, and not for long
-_DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
-_NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ class StreamOptions:
             read,
             options.integer("maxOffsetsPerTrigger", 0, 1),
             options.integer("minOffsetsPerTrigger", 0, 1),
-            _duration(options, "maxTriggerDelay", "15m"),
+            options.duration_ns("maxTriggerDelay", "15m"),
         )
         options.refuse_unknown()
         if read.granularity != "record":
@@ -102,14 +99,6 @@ class StreamOptions:
         if 0 < parsed.max_offsets < parsed.min_offsets:
             raise ConfigError("minOffsetsPerTrigger is above maxOffsetsPerTrigger")
         return parsed
-
-
-def _duration(options: Options, name: str, default: str) -> int:
-    text = options.text(name, default).strip().lower()
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"option {name}: {text!r} is no duration, such as 500ms, 30s or 15m")
-    return int(match[1]) * _NANOSECONDS[match[2]]
 
 
 class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
