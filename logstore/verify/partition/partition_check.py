@@ -147,7 +147,7 @@ class PartitionCheck:
         self._bases = bases
         self._orphans(segments)
         starts = sorted(start for _, start in self.epochs or ())
-        wanted = self.own.wanted if self.own else []
+        wanted = sorted({*self._snapshots, *(self.own.wanted if self.own else ())})
         self._last_settled = max((base for base in bases if base not in self._rolled), default=-1)
         for base, end in pairwise([*bases, UNKNOWN]):
             if self.only not in (UNKNOWN, base):
@@ -192,14 +192,17 @@ class PartitionCheck:
     def is_compacted(self, results: Iterable[SegmentResult]) -> bool:
         """Whether gaps are normal here, by any of the signs that a compaction leaves.
 
-        A kill may have left it before it wrote its checkpoint.
+        A kill may have left it before it wrote its checkpoint. A delete horizon without a gap is
+        no sign: any client can set its bit.
         """
+        results = list(results)
         properties = self.own.properties if self.own else None
         policy = properties.values.get("cleanup.policy", "") if properties else ""
         return (
             self.facts.cleaner_offset >= 0
             or "compact" in policy.split(",")
             or any(result.holes for result in results)
+            or (any(r.horizons for r in results) and any(r.missing for r in results))
         )
 
     # -- looking again -------------------------------------------------------------------------
@@ -490,6 +493,9 @@ class PartitionCheck:
                 self._find_in_log(
                     result.base, warning("log-offset-order", message, position, expected)
                 )
+            if result.horizons and not compacted:
+                message = "a delete horizon in a log that shows no other sign of compaction"
+                self._find_in_log(result.base, info("log-attributes", message))
             if compacted and result.gap_count:
                 message = f"{result.gap_count} gaps between offsets: the log is compacted"
                 self._find_in_log(result.base, info("log-compacted-gap", message))

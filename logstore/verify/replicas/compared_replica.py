@@ -60,7 +60,7 @@ class ComparedReplica:
 
         A follower receives what its leader has compacted, even if its own cleaner has never run.
         """
-        return self._behind(r.base for r in self.results if r.holes or r.gap_count)
+        return self._behind(r.base for r in self.results if r.holes or r.horizons or r.gap_count)
 
     @property
     def vanished_end(self) -> int:

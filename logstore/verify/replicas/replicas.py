@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from uuid import UUID
 
 from checkpoints.partition_metadata import PARTITION_METADATA
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties
@@ -104,23 +105,29 @@ def _differs(check: PartitionCheck, message: str) -> Finding:
 
 @dataclass(slots=True)
 class TopicIds:
-    """Partitions of a topic share one id, on every broker (F-37), and one configuration."""
+    """Partitions of a topic share one id, on every broker, and with no other topic (F-37); and they
+    have one configuration.
+    """
 
     _first: dict[tuple[str, str], tuple[str, object]] = field(default_factory=dict)
+    _owners: dict[tuple[str, UUID], tuple[str, str]] = field(default_factory=dict)
     _properties: dict[tuple[str, str], tuple[str, TopicProperties]] = field(default_factory=dict)
     _without: dict[tuple[str, str], list[PartitionCheck]] = field(default_factory=dict)
     """Partitions without properties, of topics where no partition with properties was seen."""
 
-    def check(self, cluster: str, check: PartitionCheck) -> Finding | None:
+    def check(self, cluster: str, check: PartitionCheck) -> Iterator[Finding]:
         if check.tp is None or check.metadata is None:
-            return None
+            return
         path = os.path.join(check.directory, PARTITION_METADATA)
-        topic_id = check.metadata.topic_id
-        first_path, first_id = self._first.setdefault((cluster, check.tp.topic), (path, topic_id))
-        if topic_id == first_id:
-            return None
-        message = f"topic id {topic_id}, in {first_path} it is {first_id}"
-        return check.finding(PARTITION_METADATA, error("topic-id", message, 2))
+        topic, topic_id = check.tp.topic, check.metadata.topic_id
+        first_path, first_id = self._first.setdefault((cluster, topic), (path, topic_id))
+        if topic_id != first_id:
+            message = f"topic id {topic_id}, in {first_path} it is {first_id}"
+            yield check.finding(PARTITION_METADATA, error("topic-id", message, 2))
+        first_path, owner = self._owners.setdefault((cluster, topic_id), (path, topic))
+        if owner != topic:
+            message = f"topic id {topic_id} is that of another topic in {first_path}"
+            yield check.finding(PARTITION_METADATA, error("topic-id", message, 2))
 
     def check_properties(self, check: PartitionCheck) -> Iterator[Finding]:
         """All partitions of a topic in one broker's directories have one configuration."""
@@ -169,8 +176,7 @@ class ReplicaSet:
                 report.refuse(check.directory, failure)
                 continue
             ready.append(check)
-            wrong = self.topic_ids.check(self.cluster, check)
-            report.findings.extend([wrong] if wrong else [])
+            report.findings.extend(self.topic_ids.check(self.cluster, check))
             report.findings.extend(self.topic_ids.check_properties(check))
         self.checks = ready
         if self.options.compare:

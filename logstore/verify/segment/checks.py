@@ -43,7 +43,7 @@ from logstore.verify.common.report import UNKNOWN, Severity, error, info
 from logstore.verify.segment.index_entries import IndexEntries
 from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
 from logstore.verify.segment.producers import PRODUCERS_MAX, SequencedBatch
-from logstore.verify.segment.records import check_content
+from logstore.verify.segment.records import check_content, check_horizons
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
 
 _EPOCH_RUNS_MAX = 50_000
@@ -111,6 +111,8 @@ class SegmentChecks:
             problems = self.result.problems_of(filenames.LOG_SUFFIX)
             wrapped: list[int] = []
             found = list(check_content(view, table, self.options.unpacked_max, wrapped))
+            if survey.horizons:
+                found += check_horizons(view, table, self.options.unpacked_max)
             problems.extend(found)
             self.result.records += sum(wrapped)
             broken = {p.position for p in found if p.severity is Severity.ERROR}
@@ -149,6 +151,7 @@ class SegmentChecks:
         for number in survey.odd:
             problems.extend(check_header(table.row(number)))
         result.holes = result.holes or survey.holes
+        result.horizons = result.horizons or survey.horizons
         if not self._advance(table, survey):
             self._place(table)
         is_as_claimed = table.in_order or table.bases == table.column(BASE)
@@ -332,7 +335,8 @@ class SegmentChecks:
             offset = self._wanted.pop(0)
             at = bisect_left(lasts, offset)
             row = table.row(at)
-            if bases[at] <= offset and row.magic == MAGIC and not row.has_hole:
+            whole = row.magic == MAGIC and not (row.has_hole or row.has_horizon)
+            if bases[at] <= offset and whole:
                 crc = table.column(POSITION)[at] + CRC_POSITION
                 stored = int.from_bytes(view[crc : crc + 4], "big")
                 self.result.batches_at[offset] = bases[at], stored

@@ -45,6 +45,23 @@ def check_content(
             yield from _check_special(batch, table, number, row, limit, wrapped)
 
 
+def check_horizons(view: memoryview, table: HeaderTable, limit: int) -> Iterator[Problem]:
+    """A cleaner sets a delete horizon for what is to go later, tombstones and markers, and they
+    are there until it takes them out (F-95).
+    """
+    for row in table.rows():
+        if row.has_horizon and not row.has_hole and not row.is_control:
+            batch = view[row.position - table.start : row.end - table.start]
+            try:
+                parsed = parse_header(batch)
+                records = batch_records(batch, parsed, check_crc=False, decompressed_limit=limit)
+            except CorruptBatchError:
+                continue  # which has its own finding
+            if all(record.value is not None for record in records):
+                message = "a delete horizon, but nothing to delete and nothing deleted"
+                yield warning("log-attributes", message, row.position, row.base_offset)
+
+
 def _check_plain(batch: memoryview, row: Row) -> Iterator[Problem]:
     builder = ColumnBuilder(keys=False, values=False, timestamps=True)
     try:

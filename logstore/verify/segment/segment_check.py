@@ -136,6 +136,8 @@ class SegmentResult:
     gap_count: int = 0
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
     holes: bool = False
+    horizons: bool = False
+    """Whether a batch has the bit of a delete horizon."""
     epochs: list[EpochRun] = field(default_factory=list)
     producers: ProducerFacts = field(default_factory=ProducerFacts)
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
