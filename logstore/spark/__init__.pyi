@@ -1,7 +1,6 @@
 from logstore.directory.errors import DataLossError as DataLossError
 from logstore.directory.errors import DuplicatePartitionError as DuplicatePartitionError
 from logstore.directory.errors import NotALogDirectoryError as NotALogDirectoryError
-from logstore.spark.batches import count as count
 from logstore.spark.batches import map_batches as map_batches
 from logstore.spark.executor_environment import package_archive as package_archive
 from logstore.spark.executor_environment import shipped as shipped

@@ -1,37 +1,36 @@
-"""Counts and reductions in the process that decodes the records, without making rows."""
+"""Python functions over record batches, in the process that decodes the records."""
 
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from logstore.directory.split_reader import count_splits
 from logstore.spark.columns import ddl
 from logstore.spark.data_source import BatchReader, read_options
 from logstore.spark.options import Options, chosen_columns
-from logstore.spark.planning import ReadTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Batches: TypeAlias = Iterable[pa.RecordBatch]
-
 
 def map_batches(
     spark: SparkSession,
-    function: Callable[[Iterator[pa.RecordBatch]], Batches],
+    function: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
     schema: str,
     *paths: str,
     **options: Any,
 ) -> DataFrame:
     """Apply ``function`` to the records of each task, in the Python process that reads them.
 
-    The logs are planned at this call. ``options`` are those of reading; ``columns`` limits what is
-    decoded to the columns that ``function`` uses.
+    The answer is that of ``mapInArrow`` on the frame that reads the same, whose records go from
+    Spark to another process of Python row by row. The logs are planned at this call, by this
+    process. ``options`` are those of reading; ``columns`` limits what is decoded to the columns
+    that ``function`` uses.
 
     Args:
         function: called once for each task, with its record batches in the order of the log. It is
@@ -42,25 +41,15 @@ def map_batches(
         LogstoreError: as reading does.
     """
     reader = _reader(paths, options)
-    return _by_tasks(spark, reader.partitions(), lambda task: function(reader.read(task)), schema)
+    # The whole list travels to each worker, which unpacks one of them.
+    tasks = [pickle.dumps(task) for task in reader.partitions()]
 
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from function(reader.read(pickle.loads(tasks[number])))
 
-def count(spark: SparkSession, *paths: str, **options: Any) -> int:
-    """Count the rows that reading would give, from batch headers, after a check of the checksums.
-
-    Raises:
-        LogstoreError: as reading does.
-    """
-    reader = _reader(paths, options)
-    settings = reader.settings()
-
-    def counted(task: ReadTask) -> Batches:
-        rows = sum(number for _, number in count_splits(task.splits, settings))
-        yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], ["rows"])
-
-    tasks = reader.partitions()
-    found = _by_tasks(spark, tasks, counted, "rows bigint").selectExpr("sum(rows)").first()
-    return 0 if found is None else int(found[0])
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
 
 
 def _reader(paths: tuple[str, ...], options: dict[str, Any]) -> BatchReader:
@@ -72,20 +61,4 @@ def _reader(paths: tuple[str, ...], options: dict[str, Any]) -> BatchReader:
     return BatchReader(read_options(given), schema)
 
 
-def _by_tasks(
-    spark: SparkSession,
-    tasks: list[ReadTask],
-    run: Callable[[ReadTask], Batches],
-    schema: str,
-) -> DataFrame:
-    """One task of Spark for each of ``tasks``."""
-
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield from run(tasks[number])
-
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
-
-
-__all__ = ["count", "map_batches"]
+__all__ = ["map_batches"]

@@ -22,7 +22,7 @@ from pyspark.sql.functions import pandas_udf, udf
 import logstore.spark
 from logstore.common.config import LogConfig
 from logstore.directory.errors import NotALogDirectoryError
-from logstore.spark import count, map_batches, sessions
+from logstore.spark import map_batches, sessions
 from tests.spark.reading import Broker
 from tests.support.builders import batch
 from tests.support.until import patience, until
@@ -192,10 +192,12 @@ def test_a_batch_with_other_columns_than_spark_was_promised_is_an_error(
     assert not allocated(spark)
 
 
-# ---- reducing helpers --------------------------------------------------------------------------
+# ---- functions of Python -----------------------------------------------------------------------
 
 
-def test_counts_and_reductions_without_rows(spark: SparkSession, logs: Path) -> None:
+def test_a_function_over_batches_gives_what_it_gives_over_the_frame(
+    spark: SparkSession, frame: DataFrame, logs: Path
+) -> None:
     def lengths(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -205,13 +207,15 @@ def test_counts_and_reductions_without_rows(spark: SparkSession, logs: Path) -> 
             total = pc.sum(pc.binary_length(one.column("value"))).as_py()
             yield pa.RecordBatch.from_arrays([pa.array([total], pa.int64())], ["total"])
 
-    frame = map_batches(spark, lengths, "total bigint", str(logs), columns="value")
-    assert frame.selectExpr("sum(total)").collect()[0][0] == 1200 * 50
-    assert count(spark, str(logs), subscribe="orders") == 800
-    assert count(spark, f"{logs}/orders-0", f"{logs}/payments-0") == 800
-    assert count(spark, str(logs), granularity="batch") == 120
+    of_frame = frame.select("value").mapInArrow(lengths, "total bigint")
+    of_splits = map_batches(spark, lengths, "total bigint", str(logs), columns="value")
+    of_some = map_batches(
+        spark, lengths, "total bigint", f"{logs}/orders-0", f"{logs}/payments-0", columns="value"
+    )
+    for found, records in ((of_frame, 1200), (of_splits, 1200), (of_some, 800)):
+        assert found.selectExpr("sum(total)").collect()[0][0] == records * 50
     with pytest.raises(NotALogDirectoryError):
-        count(spark, "/nowhere")
+        map_batches(spark, lengths, "total bigint", "/nowhere")
 
 
 # ---- workers -----------------------------------------------------------------------------------
