@@ -156,20 +156,22 @@ def exact(given: Mapping[str, str], schema: StructType, filters: Sequence[Filter
 def query(
     given: Mapping[str, str],
     schema: StructType,
-    required: Sequence[str],
+    required: StructType,
     filters: Sequence[Filter] = (),
     *,
-    counts: int = 0,
+    aggregates: Sequence[str] = (),
     limit: int = -1,
+    order: str = "ANY",
 ) -> tuple[list[dict[str, Any]], int]:
     """As ``Answered.rows``, of all tasks."""
     planned = ask(
         "plan",
         options(given),
         text(schema.json()),
-        texts(required),
-        number(counts),
+        text(required.json()),
+        texts(aggregates),
         number(limit),
+        text(order),
         expressions(filters),
     )
     planned.answer()

@@ -35,9 +35,10 @@ final class Requests {
         Request request = new Request("plan")
             .options(query.options())
             .text(query.schema().json())
-            .texts(query.required().fieldNames())
-            .number(query.counts())
+            .text(query.required().json())
+            .texts(query.aggregates().toArray(new String[0]))
             .number(query.limit())
+            .text(query.order().name())
             .expressions(query.predicates());
         return ask(request, worker -> {
             byte[] reader = worker.readBytes();
