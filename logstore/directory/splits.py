@@ -114,10 +114,9 @@ class Split:
 class ReadSettings:
     """The settings by which the splits of a query are read.
 
-    Batches without a record in ``[start_timestamp, end_timestamp)``, in ms, may be left out, but
-    the caller still has to filter records. ``check_crcs`` and ``max_batch_bytes``, the size of a
-    batch stored or unpacked, are as in docs/spark.md; ``max_unpacked_bytes`` sets another limit for
-    the second.
+    Only records with times in ``[start_timestamp, end_timestamp)``, in ms, count. ``check_crcs``
+    and ``max_batch_bytes``, the size of a batch stored or unpacked, are as in docs/spark.md;
+    ``max_unpacked_bytes`` sets another limit for the second.
     """
 
     granularity: str = "record"
@@ -130,6 +129,10 @@ class ReadSettings:
     fail_on_data_loss: bool = True
     drop_malformed: bool = False
     read_committed: bool = False
+
+    @property
+    def bounds_times(self) -> bool:
+        return self.start_timestamp is not None or self.end_timestamp is not None
 
 
 _NAMES = ("", filenames.SWAP_SUFFIX, "", filenames.DELETED_SUFFIX)

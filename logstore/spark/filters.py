@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from logstore.directory.columns import TIMESTAMP_MAX, TIMESTAMP_MIN
 from logstore.format.reader import MAX_OFFSET
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,8 +50,9 @@ _NAMES = ("topic", "partition", "broker")
 class PushedFilters:
     """The part of the logs that the filters of a query leave to read.
 
-    Offsets are exactly in ``[from_offset, end_offset)``. Times are in ``[start_timestamp,
-    end_timestamp)``, in ms; rows outside may come, and Spark filters them. ``None`` means no bound.
+    Offsets are exactly in ``[from_offset, end_offset)``, and times in ``[start_timestamp,
+    end_timestamp)``, in ms, of which ``None`` means no bound. A filter on ``timestamp`` sets both:
+    none holds for a time that is null in Spark.
     """
 
     granularity: str = "record"
@@ -89,9 +91,13 @@ class PushedFilters:
             return False
         if column == "offset":
             return self._take_offset(condition)
-        if column == "timestamp":
-            self._take_timestamp(condition)
-        return False
+        return column == "timestamp" and self._take_timestamp(condition)
+
+    @property
+    def no_time(self) -> bool:
+        """Whether no time is wanted."""
+        start, end = self.start_timestamp, self.end_timestamp
+        return start is not None and end is not None and start >= end
 
     def _take_offset(self, condition: Filter) -> bool:
         if isinstance(condition, IsNotNull):
@@ -106,17 +112,17 @@ class PushedFilters:
             self.end_offset = min(self.end_offset, max(high, 0))
         return not isinstance(condition, In)  # a range holds more than the offsets of a list
 
-    def _take_timestamp(self, condition: Filter) -> None:
-        bounds = _range(condition, _milliseconds)
+    def _take_timestamp(self, condition: Filter) -> bool:
+        known = isinstance(condition, IsNotNull)
+        bounds = (None, None) if known else _range(condition, _milliseconds)
         if bounds is None:
-            return
+            return False
         low, high = bounds
-        if low is not None:
-            known = self.start_timestamp
-            self.start_timestamp = low if known is None else max(known, low)
-        if high is not None:
-            known = self.end_timestamp
-            self.end_timestamp = high if known is None else min(known, high)
+        lows = (self.start_timestamp, low, TIMESTAMP_MIN)
+        highs = (self.end_timestamp, high, TIMESTAMP_MAX + 1)
+        self.start_timestamp = max(bound for bound in lows if bound is not None)
+        self.end_timestamp = min(bound for bound in highs if bound is not None)
+        return not isinstance(condition, In)
 
 
 def _column(condition: Filter) -> str:
@@ -190,7 +196,7 @@ def _range(
     if value is None:
         return None
     floor, is_whole = value
-    ceiling = floor if is_whole else floor + 1
+    ceiling = floor if is_whole else floor + 1  # above ``floor`` no whole number equals the value
     match condition:
         case GreaterThan():
             return floor + 1, None
@@ -200,4 +206,4 @@ def _range(
             return None, ceiling
         case LessThanOrEqual():
             return None, floor + 1
-    return floor, floor + 1
+    return ceiling, floor + 1

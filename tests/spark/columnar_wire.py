@@ -159,8 +159,9 @@ def query(
     required: StructType,
     filters: Sequence[Filter] = (),
     *,
-    counts: int = 0,
+    aggregates: Sequence[str] = (),
     limit: int = -1,
+    order: str = "ANY",
 ) -> tuple[list[dict[str, Any]], int]:
     """As ``Answered.rows``, of all tasks."""
     planned = ask(
@@ -168,8 +169,9 @@ def query(
         options(given),
         text(schema.json()),
         text(required.json()),
-        number(counts),
+        texts(aggregates),
         number(limit),
+        text(order),
         expressions(filters),
     )
     planned.answer()
