@@ -3,7 +3,6 @@ package logstore;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
@@ -29,7 +28,6 @@ final class LogstoreScanBuilder
     /** The same in all of a segment, so counts by them need no record. Never null. */
     private static final Set<String> OF_SEGMENT = Set.of("topic", "partition", "broker", "segment");
 
-    private final SupportsRead python;
     private final StructType schema;
     private final CaseInsensitiveStringMap options;
     private final Requests requests = new Requests(Python.ofSession());
@@ -39,9 +37,7 @@ final class LogstoreScanBuilder
     private int limit = LogstoreScan.Query.NO_LIMIT;
     private int counts = 0;
 
-    LogstoreScanBuilder(
-            SupportsRead python, StructType schema, CaseInsensitiveStringMap options) {
-        this.python = python;
+    LogstoreScanBuilder(StructType schema, CaseInsensitiveStringMap options) {
         this.schema = schema;
         this.options = options;
         this.required = schema;
@@ -119,7 +115,7 @@ final class LogstoreScanBuilder
 
     @Override
     public Scan build() {
-        return new LogstoreScan(python,
+        return new LogstoreScan(
             new LogstoreScan.Query(options, schema, required, predicates, counts, limit));
     }
 }
