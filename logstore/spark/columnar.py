@@ -1,6 +1,7 @@
 """The Python side of the columnar source, which runs in the JVM (docs/spark.md).
 
-A request names an operation and carries all that it needs; no state is kept between requests.
+A request names an operation and carries all that it needs; no state is kept between requests. That
+of a stream is a conversation, which lasts as long as the query or until the first error.
 ``java/logstore/Request.java`` and ``Worker.java`` are the JVM's side of the format: big-endian
 int32 numbers, and texts and bytes after their length.
 """
@@ -13,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import groupby, repeat
+from itertools import chain, groupby, repeat
 from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from logstore.common.errors import LogstoreError
@@ -45,6 +47,8 @@ from logstore.spark.data_source import BatchReader, arrow_schema, read_options
 from logstore.spark.filters import Microseconds, PushedFilters
 from logstore.spark.options import Options, chosen_columns
 from logstore.spark.planning import ReadTask, TopOffsets
+from logstore.spark.stream.stream import LogstoreStreamReader, stream_reader
+from logstore.spark.stream.stream_offsets import behind
 
 _INT = struct.Struct(">i")
 _SIZE_MAX = 1 << 30
@@ -115,6 +119,9 @@ class Wire:
 
     def schema(self) -> StructType:
         return StructType.fromJson(json.loads(self.text()))
+
+    def json(self) -> Any:
+        return json.loads(self.text())
 
     def filters(self) -> list[Filter | None]:
         """The filters; ``None`` for one that cannot be evaluated here."""
@@ -308,11 +315,64 @@ def _values(groups: list[pa.Field], split: Split) -> tuple[Any, ...]:
     return tuple(columns.rows(group, 1)[0].as_py() for group in groups)
 
 
+# ---- streams -----------------------------------------------------------------------------------
+
+
+def _stream(wire: Wire) -> None:
+    """Options and the schema; a ``TaskReader``, pickled, and ``maxOffsetsPerTrigger`` or "".
+
+    Questions follow, which share what the reader knows of the logs. The JVM ends it by closing the
+    connection.
+    """
+    reader = stream_reader(wire.options(), wire.schema())
+    limit = reader.getDefaultReadLimit()
+    task_reader = TaskReader(reader.settings, reader.schema, (), _NO_LIMIT, False)
+    most = str(limit.max_rows) if isinstance(limit, ReadMaxRows) else ""
+    wire.put(AnswerKind.END, pickle.dumps(task_reader), most)
+    while True:
+        wire.sink.flush()
+        answer = _QUESTIONS[wire.text()](wire, reader)
+        wire.put(AnswerKind.END, *answer)
+
+
+def _next(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
+    """Where the last micro-batch ended, and a limit or ""; the next end, and those of the logs."""
+    start, most = wire.json(), wire.text()
+    end = reader.latestOffset(start, ReadMaxRows(int(most)) if most else ReadAllAvailable())
+    return [json.dumps(end), json.dumps(reader.reportLatestOffset())]
+
+
+def _available_now(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
+    reader.prepareForTriggerAvailableNow()
+    return []
+
+
+def _micro_batch(wire: Wire, reader: LogstoreStreamReader) -> list[int | bytes]:
+    """Where it starts and ends; its ``ReadTask``s, pickled."""
+    tasks = reader.partitions(wire.json(), wire.json())
+    return [len(tasks), *map(pickle.dumps, tasks)]
+
+
+def _behind(wire: Wire, reader: LogstoreStreamReader) -> list[int | str]:
+    """Where the last micro-batch ended, and where the logs did; names and values."""
+    found = behind(wire.json(), wire.json())
+    return [len(found), *chain.from_iterable(found.items())]
+
+
+_QUESTIONS: Mapping[str, Callable[[Wire, LogstoreStreamReader], list[Any]]] = {
+    "initial": lambda _, reader: [json.dumps(reader.initialOffset())],
+    "next": _next,
+    "available now": _available_now,
+    "plan": _micro_batch,
+    "behind": _behind,
+}
+
 _OPERATIONS: Mapping[str, Callable[[Wire], None]] = {
     "schema": _schema,
     "filters": _exact_filters,
     "plan": _plan,
     "read": _read,
+    "stream": _stream,
 }
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import socket
 import struct
+import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -106,8 +109,8 @@ def expressions(filters: Iterable[Filter]) -> bytes:
 class Answered:
     """What came back, read on as the JVM reads it."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = pa.BufferReader(data)
+    def __init__(self, data: Any) -> None:
+        self._data = data
 
     def number(self) -> int:
         found: int = struct.unpack(">i", self._data.read(4))[0]
@@ -115,6 +118,9 @@ class Answered:
 
     def block(self) -> bytes:
         return bytes(self._data.read(self.number()))
+
+    def blocks(self) -> list[bytes]:
+        return [self.block() for _ in range(self.number())]
 
     def answer(self) -> AnswerKind:
         found = AnswerKind(self.number())
@@ -144,7 +150,67 @@ def ask(operation: str, *parts: bytes) -> Answered:
     """
     sink = io.BytesIO()
     serve(io.BytesIO(text(operation) + b"".join(parts)), sink)
-    return Answered(sink.getvalue())
+    return Answered(pa.BufferReader(sink.getvalue()))
+
+
+class Conversation:
+    """The requests of one stream, until it is closed, as the JVM does."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._source = self._socket.makefile("rb")
+        self._worker = threading.Thread(target=self._serve, args=[theirs])
+        self._worker.start()
+        try:
+            answered = self._ask("stream", options(given), text(schema.json()))
+        except Refused:
+            self.close()
+            raise
+        self.reader, self.limit = answered.block(), answered.block().decode()
+
+    @staticmethod
+    def _serve(theirs: socket.socket) -> None:
+        with (
+            theirs,
+            theirs.makefile("rb") as source,
+            theirs.makefile("wb") as sink,
+            suppress(EOFError),
+        ):
+            serve(source, sink)
+
+    def _ask(self, question: str, *parts: bytes) -> Answered:
+        self._socket.sendall(text(question) + b"".join(parts))
+        answered = Answered(self._source)
+        answered.answer()
+        return answered
+
+    def initial(self) -> str:
+        return self._ask("initial").block().decode()
+
+    def next(self, start: str, limit: str = "") -> tuple[str, str]:
+        """The end of the next micro-batch, and the ends of the logs."""
+        answered = self._ask("next", text(start), text(limit))
+        return answered.block().decode(), answered.block().decode()
+
+    def available_now(self) -> None:
+        self._ask("available now")
+
+    def rows(self, start: str, end: str) -> list[dict[str, Any]]:
+        tasks = self._ask("plan", text(start), text(end)).blocks()
+        read = (ask("read", block(self.reader), block(task)).rows()[0] for task in tasks)
+        return [row for rows in read for row in rows]
+
+    def behind(self, consumed: str, latest: str) -> dict[str, str]:
+        answered = self._ask("behind", text(consumed), text(latest))
+        return {
+            answered.block().decode(): answered.block().decode() for _ in range(answered.number())
+        }
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
+        self._worker.join()
+        self._source.close()
+        self._socket.close()
 
 
 def exact(given: Mapping[str, str], schema: StructType, filters: Sequence[Filter]) -> list[bool]:
@@ -177,7 +243,7 @@ def query(
     planned.answer()
     reader = planned.block()
     rows, bare = [], 0
-    for task in [planned.block() for _ in range(planned.number())]:
+    for task in planned.blocks():
         found, more = ask("read", block(reader), block(task)).rows()
         rows += found
         bare += more

@@ -54,11 +54,12 @@ def query(
     sink: Callable[[Any, int], None],
     *,
     now: bool = True,
+    name: str = "logstore",
     **options: Any,
 ) -> StreamingQuery:
-    source = spark.readStream.format("logstore").option("startingOffsets", "earliest")
-    for name, value in options.items():
-        source = source.option(name, value)
+    source = spark.readStream.format(name).option("startingOffsets", "earliest")
+    for option, value in options.items():
+        source = source.option(option, value)
     stream = source.load(str(tmp_path / "data")).writeStream.foreachBatch(sink)
     stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     return (stream.trigger(availableNow=True) if now else stream).start()
@@ -200,6 +201,37 @@ def test_a_first_micro_batch_that_fails_loses_nothing(spark, manager, tmp_path):
     append(manager, "t", 0, 3)
     finish(query(spark, tmp_path, sink, startingOffsets="latest"))
     assert sink.rows == sorted(expected(manager)[5:])
+
+
+def test_a_checkpoint_is_continued_by_either_source(spark, manager, tmp_path):
+    sink = Sink()
+    for turn, name in enumerate(("logstore-python", "logstore", "logstore-python")):
+        append(manager, "t", 0, 10)
+        sink.fail_on = 2 * turn
+        with pytest.raises(StreamingQueryException, match="the sink failed after it wrote"):
+            finish(query(spark, tmp_path, sink, name=name, maxOffsetsPerTrigger=5))
+        other = "logstore" if name == "logstore-python" else "logstore-python"
+        finish(query(spark, tmp_path, sink, name=other, maxOffsetsPerTrigger=5))
+        assert sink.rows == expected(manager)
+
+
+def test_progress_and_plan_of_a_stream_by_column(spark, manager, tmp_path):
+    append(manager, "t", 0, 10)
+    running = query(spark, tmp_path, Sink(), now=False, maxOffsetsPerTrigger=6)
+    try:
+        running.processAllAvailable()
+        source = running.recentProgress[0]["sources"][0]
+        running.stop()
+        assert running.exception() is None
+    finally:
+        running.stop()
+    assert source["description"] == f"logstore[{tmp_path}/data]"
+    assert json.loads(source["latestOffset"])["offsets"] == {"t": {"0": 10}}
+    assert source["metrics"] == {
+        "minOffsetsBehindLatest": "4",
+        "maxOffsetsBehindLatest": "4",
+        "avgOffsetsBehindLatest": "4.0",
+    }
 
 
 def test_a_wrong_option_is_told_when_the_query_starts(spark, manager, tmp_path):

@@ -33,6 +33,7 @@ from logstore.directory.layout import list_partitions
 from logstore.directory.listing import PartitionLayout
 from logstore.directory.planning import OffsetRange
 from logstore.directory.split_reader import read_splits
+from logstore.directory.splits import ReadSettings
 from logstore.directory.transactions import aborted_transactions, last_stable_offset
 from logstore.spark.columns import check_schema
 from logstore.spark.options import Options, SourceOptions
@@ -112,13 +113,18 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         check_schema(options.read.granularity, schema)
         self._options = options
-        self._schema: pyarrow.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema: pyarrow.Schema = to_arrow_schema(schema, timezone="UTC")
         self._clock = clock or SystemClock()
         self._views: dict[tuple[PartitionLayout, str], StreamLogView] = {}
         self._latest: dict[TopicPartition, int] = {}
         self._target: dict[TopicPartition, int] | None = None  # for a query that is to end
         self._waiting_since_ns: int | None = None
         self._last_try = True
+
+    @property
+    def settings(self) -> ReadSettings:
+        """What tasks need of the options."""
+        return self._options.read
 
     # -- what can be read -------------------------------------------------------------------------
 
@@ -297,7 +303,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, ReadTask)
-        return read_splits(partition.splits, self._options.read, self._schema)
+        return read_splits(partition.splits, self.settings, self.schema)
 
 
 def _marks(

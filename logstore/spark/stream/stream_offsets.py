@@ -179,6 +179,19 @@ def _mark(offset: int, found: Mapping[str, Any]) -> StreamMark:
     )
 
 
+def behind(consumed: Mapping[str, Any], latest: Mapping[str, Any]) -> dict[str, str]:
+    """How many offsets a query is behind the ends of the logs, named as by Spark's Kafka source."""
+    marks = from_json(consumed)
+    counts = [end.offset - marks[tp].offset for tp, end in from_json(latest).items() if tp in marks]
+    if not counts:
+        return {}
+    return {
+        "minOffsetsBehindLatest": str(min(counts)),
+        "maxOffsetsBehindLatest": str(max(counts)),
+        "avgOffsetsBehindLatest": str(sum(counts) / len(counts)),
+    }
+
+
 # ---- where two histories diverge
 # ------------------------------------------------------------------
 
@@ -232,6 +245,7 @@ __all__ = [
     "Proof",
     "StreamMark",
     "began_from",
+    "behind",
     "common_end",
     "from_json",
     "is_first",

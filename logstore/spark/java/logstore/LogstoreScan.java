@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -18,13 +17,11 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /** One query: planned by Python when it runs, read by Python where its tasks run. */
 final class LogstoreScan implements Scan, Batch {
-    private final SupportsRead python;
     private final Query query;
     private final Python interpreter = Python.ofSession();
     private Plan plan;
 
-    LogstoreScan(SupportsRead python, Query query) {
-        this.python = python;
+    LogstoreScan(Query query) {
         this.query = query;
     }
 
@@ -59,12 +56,12 @@ final class LogstoreScan implements Scan, Batch {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-        return python.newScanBuilder(query.options()).build().toMicroBatchStream(checkpoint);
+        return new LogstoreStream(interpreter, query);
     }
 
     @Override
     public InputPartition[] planInputPartitions() {
-        return plan().tasks().stream().map(Task::new).toArray(InputPartition[]::new);
+        return plan().tasks();
     }
 
     @Override
@@ -110,9 +107,15 @@ final class LogstoreScan implements Scan, Batch {
     }
 
     /** How tasks are read, and what each of them reads, in Python's words. */
-    record Plan(byte[] reader, List<byte[]> tasks) {}
+    record Plan(byte[] reader, Task[] tasks) {}
 
-    record Task(byte[] splits) implements InputPartition {}
+    record Task(byte[] splits) implements InputPartition {
+        static Task[] readAll(Worker worker) {
+            Task[] tasks = new Task[worker.readInt()];
+            Arrays.setAll(tasks, i -> new Task(worker.readBytes()));
+            return tasks;
+        }
+    }
 
     record Factory(Python python, byte[] reader, StructType schema)
             implements PartitionReaderFactory {

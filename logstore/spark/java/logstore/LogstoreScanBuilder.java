@@ -3,7 +3,6 @@ package logstore;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.SortDirection;
@@ -42,7 +41,6 @@ final class LogstoreScanBuilder
 
     private static final Set<String> HAS_EXTREMES = Set.of("offset", "timestamp");
 
-    private final SupportsRead python;
     private final StructType schema;
     private final CaseInsensitiveStringMap options;
     private final Requests requests = new Requests(Python.ofSession());
@@ -54,9 +52,7 @@ final class LogstoreScanBuilder
     private int limit = LogstoreScan.Query.NO_LIMIT;
     private LogstoreScan.Order order = LogstoreScan.Order.ANY;
 
-    LogstoreScanBuilder(
-            SupportsRead python, StructType schema, CaseInsensitiveStringMap options) {
-        this.python = python;
+    LogstoreScanBuilder(StructType schema, CaseInsensitiveStringMap options) {
         this.schema = schema;
         this.options = options;
         this.required = schema;
@@ -168,7 +164,7 @@ final class LogstoreScanBuilder
 
     @Override
     public Scan build() {
-        return new LogstoreScan(python,
+        return new LogstoreScan(
             new LogstoreScan.Query(
                 options, schema, required, predicates, left, aggregates, limit, order));
     }

@@ -1,7 +1,5 @@
 package logstore;
 
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.types.StructType;
@@ -40,18 +38,11 @@ final class Requests {
             .number(query.limit())
             .text(query.order().name())
             .expressions(query.predicates());
-        return ask(request, worker -> {
-            byte[] reader = worker.readBytes();
-            int count = worker.readInt();
-            List<byte[]> tasks = new ArrayList<>();
-            for (int i = 0; i < count; i++) {
-                tasks.add(worker.readBytes());
-            }
-            return new LogstoreScan.Plan(reader, tasks);
-        });
+        return ask(request, worker ->
+            new LogstoreScan.Plan(worker.readBytes(), LogstoreScan.Task.readAll(worker)));
     }
 
-    private interface Content<T> {
+    interface Content<T> {
         T of(Worker worker);
     }
 
