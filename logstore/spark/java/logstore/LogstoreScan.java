@@ -64,7 +64,7 @@ final class LogstoreScan implements Scan, Batch {
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-        return new Factory(interpreter, plan().reader());
+        return new Factory(interpreter, plan().reader(), query.required());
     }
 
     private synchronized Plan plan() {
@@ -94,7 +94,8 @@ final class LogstoreScan implements Scan, Batch {
 
     record Task(byte[] splits) implements InputPartition {}
 
-    record Factory(Python python, byte[] reader) implements PartitionReaderFactory {
+    record Factory(Python python, byte[] reader, StructType schema)
+            implements PartitionReaderFactory {
         @Override
         public PartitionReader<InternalRow> createReader(InputPartition partition) {
             throw new UnsupportedOperationException("read by columns");
@@ -102,7 +103,7 @@ final class LogstoreScan implements Scan, Batch {
 
         @Override
         public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-            return new ColumnReader(python, reader, ((Task) partition).splits());
+            return new ColumnReader(python, reader, ((Task) partition).splits(), schema);
         }
 
         @Override
