@@ -106,7 +106,8 @@ def verify_on_spark(
     for replicas in replica_sets:
         replicas.prepare(plan.report)
         for check in replicas.checks:
-            for job, size in zip(check.jobs, check.sizes, strict=True):
+            sizes = [*check.sizes, *check.replacements.sizes]
+            for job, size in zip(check.all_jobs, sizes, strict=True):
                 work.append(_Work(len(work), check.uri, absolute(job.directory), job, size))
         ends.append(len(work))
     packed = _run(spark.sparkContext, work, plan.options, progress)

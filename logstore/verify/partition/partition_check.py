@@ -58,6 +58,8 @@ from logstore.verify.partition.ends import (
 )
 from logstore.verify.partition.own_files import OwnFiles, is_own_file
 from logstore.verify.partition.producer_files import CheckedSegments, ProducerFiles
+from logstore.verify.partition.replacements import Replacements
+from logstore.verify.segment.content import OF_COORDINATORS
 from logstore.verify.segment.diagnosis import TORN
 from logstore.verify.segment.producers import ProducerFacts, check_snapshot
 from logstore.verify.segment.segment_check import (
@@ -67,7 +69,6 @@ from logstore.verify.segment.segment_check import (
     file_name,
 )
 
-_OF_COORDINATORS = frozenset(("__consumer_offsets", "__transaction_state"))
 _NO_END = 2**63 - 1
 _EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut", ".aside")
 _ALMOST = re.compile(r"\.(log|index|timeindex|txnindex|snapshot)$")
@@ -100,6 +101,9 @@ class PartitionCheck:
     epochs: list[tuple[int, int]] | None = None
     """The entries of leader-epoch-checkpoint; None if they cannot be used."""
     own: OwnFiles | None = None
+    replacements: Replacements = field(init=False)
+    partitions: int = 0
+    """How many partitions of the topic are known at least."""
     tp: TopicPartition | None = None
     """The partition of that name; None for another name, and until the directory is listed."""
     _snapshots: list[int] = field(default_factory=list)
@@ -165,9 +169,19 @@ class PartitionCheck:
                 floor=self._floor,
                 is_roll=base in self._rolled,
                 next_is_empty=end >= 0 and not segments[end][filenames.LOG_SUFFIX].size,
+                tp=self.tp,
+                partitions=self.partitions,
             )
             self.jobs.append(job)
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
+
+    def __post_init__(self) -> None:
+        self.replacements = Replacements(self.directory)
+
+    @property
+    def all_jobs(self) -> list[SegmentJob]:
+        """The segments, then the files that a start will put in the place of some."""
+        return [*self.jobs, *self.replacements.jobs]
 
     @property
     def whole(self) -> bool:
@@ -227,6 +241,7 @@ class PartitionCheck:
         found = PartitionCheck(
             self.storage, self.directory, self.options, self.facts, self.only, self.uri
         )
+        found.partitions = self.partitions
         found.prepare()
         spec = next((job.compare for job in self.jobs if job.compare), None)
         found.jobs = [replace(job, compare=spec) for job in found.jobs]
@@ -321,8 +336,9 @@ class PartitionCheck:
                 continue
             elif parsed.transition and not self._is_roll(parsed):
                 if self.only < 0:
-                    message = f"a {parsed.transition} file: the next start removes or completes it"
-                    self._find(file.name, info("leftover", message))
+                    told = self.replacements.take(file, parsed)
+                    if (parsed.suffix, parsed.transition) != (".log", filenames.SWAP_SUFFIX):
+                        self._find(file.name, told)
             elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
                 message = f"{file.size} bytes, it has at most {SIZE_MAX}: not read"
                 self._find(
@@ -335,6 +351,8 @@ class PartitionCheck:
             else:
                 segments.setdefault(parsed.offset, {})[parsed.suffix] = file
         self._snapshots.sort()
+        for base, problem in self.replacements.plan(SIZE_MAX):
+            self._find(file_name(base, filenames.LOG_SUFFIX, is_roll=True), problem, base)
         for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
             message = "not settled: the next start takes it in if nothing before it is lost"
             severity = warning if self.facts.clean else info  # a clean stop settles all
@@ -382,8 +400,11 @@ class PartitionCheck:
 
     # -- joining -------------------------------------------------------------------------------
 
-    def finish(self, found: Sequence[SegmentResult]) -> PartitionReport:
-        """Join the results of all jobs but those that failed, in order of their bases.
+    def finish(
+        self, found: Sequence[SegmentResult], swapped: Sequence[SegmentResult] = ()
+    ) -> PartitionReport:
+        """Join the results of all jobs but those that failed, in order of their bases; ``swapped``
+        are those of replacements.
 
         Raises:
             OSError: a snapshot or a transaction index could not be read.
@@ -401,6 +422,12 @@ class PartitionCheck:
             report.unreadable += result.unreadable + claimed
             report.unreadable += 0 if compacted else result.missing
         self._join(results, compacted)
+        promised = max(self.facts.recovery_point, self.facts.high_watermark)
+        sparse = compacted or self.is_compacted([*results, *swapped])
+        for name, base, problem in self.replacements.check(
+            swapped, results, promised, compacted=sparse
+        ):
+            self._find(name, problem, base)
         ends = not results or filenames.LOG_SUFFIX not in results[-1].vanished
         end_offset = report.log_end_offset if ends else _NO_END
         if self.only < 0:
@@ -408,7 +435,6 @@ class PartitionCheck:
             if ends:
                 reached = report.log_end_offset
                 reached += claimed if results and results[-1].tail == TORN else 0
-                promised = max(self.facts.recovery_point, self.facts.high_watermark)
                 report.unreadable += max(0, promised - max(reached, self.facts.log_start))
                 last = self.file_name(results[-1].base, filenames.LOG_SUFFIX) if results else "."
                 self._find_all(
@@ -427,7 +453,7 @@ class PartitionCheck:
             self._tail is not None,
             self._floor,
             self.only < 0 and ends and self.closed_cleanly(),
-            self.tp is None or self.tp.topic not in _OF_COORDINATORS,
+            self.tp is None or self.tp.topic not in OF_COORDINATORS,
         )
         self._producer_files().check(stretch, self._snapshots)
         return report

@@ -82,8 +82,11 @@ def _look_again(
     always = set(map(_identity, check.findings))
     for _ in range(_LOOKS_MAX):
         check = check.again()
-        results = [verify_segment(check.storage, job, check.options) for job in check.jobs]
-        partition = check.finish(results)
+        results, swapped = (
+            [verify_segment(check.storage, job, check.options) for job in jobs]
+            for jobs in (check.jobs, check.replacements.jobs)
+        )
+        partition = check.finish(results, swapped)
         if not _incoherent(check, results):
             return check, partition, results
         always &= set(map(_identity, check.findings))
@@ -187,14 +190,19 @@ class ReplicaSet:
         replicas = []
         following = iter(outcomes)
         for check in self.checks:
-            own = list(islice(following, len(check.jobs)))
-            for job, outcome in zip(check.jobs, own, strict=True):
+            own, swaps = (
+                list(islice(following, len(jobs))) for jobs in (check.jobs, check.replacements.jobs)
+            )
+            for job, outcome in zip(check.all_jobs, own + swaps, strict=True):
                 if isinstance(outcome, Failure):
                     name = outcome.name or os.path.basename(job.path(filenames.LOG_SUFFIX))
                     report.refuse(os.path.join(job.directory, name), outcome.reason)
-            results = [outcome for outcome in own if isinstance(outcome, SegmentResult)]
+            results, swapped = (
+                [outcome for outcome in some if isinstance(outcome, SegmentResult)]
+                for some in (own, swaps)
+            )
             try:
-                partition: PartitionReport | None = check.finish(results)
+                partition: PartitionReport | None = check.finish(results, swapped)
                 if len(results) == len(own) and _incoherent(check, results):
                     check, partition, results = _look_again(check, report)
                     own = [*results]

@@ -40,6 +40,7 @@ from logstore.verify.common.header_table import (
     MAGIC as MAGIC_COLUMN,
 )
 from logstore.verify.common.report import UNKNOWN, Severity, error, info
+from logstore.verify.segment.content import RecordCheck, check_records_of, record_check
 from logstore.verify.segment.index_entries import IndexEntries
 from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
 from logstore.verify.segment.producers import PRODUCERS_MAX, SequencedBatch
@@ -74,6 +75,9 @@ class SegmentChecks:
         self._time_index = TimeIndexCheck(time_entries)
         self._digests = ContentDigests(options.fingerprint, job.compare)
         self._sequences: SequenceWatch | None = SequenceWatch(PRODUCERS_MAX)
+        tp = job.tp
+        content = record_check(*tp, job.partitions) if tp and options.deep else None
+        self._content: RecordCheck | None = content
         self._marks = sorted(job.snapshots)
         result.producers.floor = job.floor
         self._epoch_starts = sorted(job.epoch_starts)
@@ -113,6 +117,8 @@ class SegmentChecks:
             found = list(check_content(view, table, self.options.unpacked_max, wrapped))
             if survey.horizons:
                 found += check_horizons(view, table, self.options.unpacked_max)
+            if self._content is not None:
+                found += check_records_of(view, table, self.options.unpacked_max, self._content)
             problems.extend(found)
             self.result.records += sum(wrapped)
             broken = {p.position for p in found if p.severity is Severity.ERROR}
