@@ -189,7 +189,7 @@ def _exact_filters(wire: Wire) -> None:
     Answers for each filter whether it then holds for every row.
     """
     options, schema, wanted = wire.options(), wire.schema(), wire.filters()
-    reader = BatchReader(read_options(options), schema)
+    reader = BatchReader(read_options(options, note=False), schema)
     exact = [_push(reader.filters, condition) for condition in wanted]
     wire.put(AnswerKind.END, *map(int, exact))
 

@@ -60,14 +60,16 @@ class PythonDataSource(LogstoreDataSource):
         return "logstore-python"
 
 
-def read_options(given: Mapping[str, str]) -> SourceOptions:
+def read_options(given: Mapping[str, str], *, note: bool = True) -> SourceOptions:
     """
+    Args:
+        note: see ``Options.refuse_unknown``; a query has one note.
     Raises:
         ConfigError: an unknown option or an invalid value.
     """
     options = Options(given)
     parsed = SourceOptions.parse(options)
-    options.refuse_unknown()
+    options.refuse_unknown(note=note)
     return parsed
 
 

@@ -163,7 +163,7 @@ class Feeder:
             log = self._manager.get(*tp)
             assert log is not None
             log.delete_records(max(log.log_start_offset, min(ends[0][tp], ends[1][tp])))
-            self.deleted += len(log.maintenance.delete_old_segments())
+            self.deleted += log.maintenance.delete_old_segments()
         self._manager.housekeeper.checkpoint_log_start_offsets()
 
     def _compact(self) -> None:
@@ -202,11 +202,14 @@ def moment(root: Path, rng: random.Random) -> tuple[str, Callable[[], bool]]:
         number = newest(folders[kind]) + rng.randint(1, 5)
         return kind.format(number), lambda: newest(folders[kind]) >= number
     before = newest(checkpoint / "offsets")
-    beats = iter(range(rng.randint(1, 1500 if kind not in patterns else 100)))
+    rest_s = rng.uniform(0, 0.2 if kind in patterns else 3)
     old = set(out.glob(patterns.get(kind, "*")))
+    begun: list[float] = []
 
     def come() -> bool:
-        if newest(checkpoint / "offsets") == before or next(beats, None) is not None:
+        if not begun and newest(checkpoint / "offsets") > before:
+            begun.append(time.monotonic())
+        if not begun or time.monotonic() < begun[0] + rest_s:
             return False
         return kind not in patterns or bool(set(out.glob(patterns[kind])) - old)
 

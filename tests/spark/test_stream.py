@@ -857,12 +857,23 @@ def test_options_that_are_refused():
         ({"maxOffsetsPerTrigger": 0}, "maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTrigger": 3, "minOffsetsPerTrigger": 4}, "is above maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "soon"}, "'soon' is no duration, such as 500ms, 30s or 15m"),
-        ({"endingOffsets": "latest"}, "unknown option 'endingoffsets'"),
+        ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
         ({"granularity": "batch"}, "granularity=batch is for batch queries"),
         ({"replicas": "all"}, "replicas=all is for batch queries"),
     ):
         with pytest.raises(ConfigError, match=reason):
             StreamOptions.from_spark({"path": "x", **{k: str(v) for k, v in options.items()}})
+
+
+def test_options_of_kafka_that_mean_nothing_are_named_once(manager, data, caplog):
+    append(manager.get_or_create("t", 0), "a")
+    given = {"kafka.bootstrap.servers": "a:9092", "kafkaConsumer.pollTimeoutMs": 1}
+    stream = Stream(data, **given, **{"kafka.isolation.level": "read_committed"})
+    assert stream.trigger() == rows("a")
+    assert caplog.messages == [
+        "options for Kafka that are ignored here: kafka.bootstrap.servers, "
+        "kafkaconsumer.polltimeoutms"
+    ]
 
 
 def test_a_topic_that_is_named_must_be_there_at_the_start_and_only_then(manager, data):

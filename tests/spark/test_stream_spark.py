@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from logstore import LogConfig, LogManager
 from logstore.log import PartitionLog
+from tests.spark.test_columnar import workers
 from tests.support.until import patience
 
 if TYPE_CHECKING:
@@ -232,6 +235,43 @@ def test_progress_and_plan_of_a_stream_by_column(spark, manager, tmp_path):
         "maxOffsetsBehindLatest": "4",
         "avgOffsetsBehindLatest": "4.0",
     }
+
+
+def test_a_stream_whose_python_hangs_is_stopped_and_has_not_failed(spark, manager, tmp_path):
+    append(manager, "t", 0, 10)
+    running = query(spark, tmp_path, Sink(), now=False)
+    hung: list[psutil.Process] = []
+    try:
+        running.processAllAvailable()
+        hung = workers()
+        for worker in hung:
+            worker.suspend()
+        running.stop()
+        assert running.exception() is None
+    finally:
+        for worker in hung:
+            with suppress(psutil.NoSuchProcess):
+                worker.resume()
+        running.stop()
+
+
+def test_a_stream_whose_python_is_killed_fails_and_goes_on_when_started_again(
+    spark, manager, tmp_path
+):
+    sink = Sink()
+    append(manager, "t", 0, 10)
+    running = query(spark, tmp_path, sink, now=False)
+    try:
+        running.processAllAvailable()
+        for worker in workers():
+            worker.kill()
+        append(manager, "t", 0, 10)
+        with pytest.raises(StreamingQueryException, match="the Python worker ended in the midst"):
+            running.awaitTermination(int(patience()))
+    finally:
+        running.stop()
+    finish(query(spark, tmp_path, sink))
+    assert sink.rows == expected(manager)
 
 
 def test_a_wrong_option_is_told_when_the_query_starts(spark, manager, tmp_path):

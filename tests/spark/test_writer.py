@@ -906,6 +906,17 @@ def test_options_are_written_as_those_of_reading(tmp_path):
     assert (ours.batch_size, ours.segment_bytes) == (1 << 20, 128 << 20)
     kafkas = {"path": "/x", "batch.size": "1048576", "segment.bytes": "128m"}
     assert WriteOptions.from_spark(kafkas | {"Compression.Type": "zstd"}) == ours
+    sinks = {"path": "/x", "kafka.batch.size": "1048576", "segment.bytes": "128m"}
+    assert WriteOptions.from_spark(sinks | {"kafka.compression.type": "zstd"}) == ours
+
+
+def test_options_of_kafka_that_mean_nothing_are_named_once(tmp_path, caplog):
+    given = {"kafka.bootstrap.servers": "a:9092", "subscribe": "a", "startingOffsets": "earliest"}
+    write(tmp_path / "out", rows(value=[b"a"]), topic="t", **{"kafka.acks": "all"}, **given)
+    assert [found for found in caplog.messages if "ignored" in found] == [
+        "options for Kafka that are ignored here: kafka.acks, kafka.bootstrap.servers, "
+        "startingoffsets, subscribe"
+    ]
 
 
 def test_a_file_uri_is_a_local_path(tmp_path):

@@ -116,6 +116,8 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.schema: pyarrow.Schema = to_arrow_schema(schema, timezone="UTC")
         self._clock = clock or SystemClock()
         self._views: dict[tuple[PartitionLayout, str], StreamLogView] = {}
+        self._listed: Views = {}
+        self._decided: dict[str, Any] = {}  # where the micro-batch ends that ``_listed`` gave
         self._latest: dict[TopicPartition, int] = {}
         self._target: dict[TopicPartition, int] | None = None  # for a query that is to end
         self._waiting_since_ns: int | None = None
@@ -153,8 +155,10 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         marks = from_json(start)
         ends = self._looking(lambda views: self._next(views, marks, limit))
         if is_first(start):
-            return to_json(marks if ends is None else ends, began=marks)
-        return start if ends is None or ends == marks else to_json(ends)
+            self._decided = to_json(marks if ends is None else ends, began=marks)
+        else:
+            self._decided = start if ends is None or ends == marks else to_json(ends)
+        return self._decided
 
     def _next(self, views: Views, marks: Marks, limit: ReadLimit) -> Marks | None:
         """The marks of all partitions at the end of the next micro-batch; ``None`` to wait."""
@@ -208,7 +212,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_try = True
         return decide(self._list_logs())
 
-    def _list_logs(self) -> dict[TopicPartition, StreamLogView]:
+    def _list_logs(self) -> Views:
         read = self._options.read
         layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
         # If a listing did not change, not even in sizes, its files are not read again. A log that
@@ -219,7 +223,8 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for layout, view in zip(layouts, views, strict=True)
             if view.settled
         }
-        return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views}
+        self._listed = {TopicPartition(v.layout.topic, v.layout.partition): v for v in views}
+        return self._listed
 
     def _view(self, layout: PartitionLayout) -> StreamLogView:
         found = layout.topic_id
@@ -265,6 +270,10 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch. After a failure it was planned by an earlier run."""
         starts, ends = began_from(start, end), from_json(end)
+        if end == self._decided:  # just now: the same listing will do, if nothing is lost by it
+            self._last_try = False
+            with suppress(FileNotFoundError, DataLossError, ListingOutdatedError):
+                return self._planned(self._listed, starts, ends)
         return self._looking(lambda views: self._planned(views, starts, ends))
 
     def _planned(self, views: Views, starts: Marks, ends: Marks) -> list[ReadTask]:

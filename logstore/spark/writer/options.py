@@ -126,6 +126,9 @@ _KAFKA_NAMES = {
     "message.timestamp.type": "timestampType",
     "broker.id": "brokerId",
     "cluster.id": "clusterId",
+    # as Spark's Kafka sink has a producer's
+    "kafka.batch.size": "batchSize",
+    "kafka.compression.type": "compression",
 }
 
 
