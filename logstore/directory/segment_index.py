@@ -98,14 +98,14 @@ class SegmentIndex:
             ListingOutdatedError: the file was replaced or changed since.
             OSError: the medium refused.
         """
-        listed = FileIdentity(-1, -1, self.segment.size, self.segment.mtime_ms)
+        listed = FileIdentity(-1, self.segment.size, self.segment.mtime_ms)
         storage, _ = open_storage(self.path)
         if not isinstance(storage, LocalStorage):
             return FileProof(listed, may_grow=False)  # an object does not grow
         with closing(self.layout.open(self.segment.base_offset)) as file:
             proof = prove(file, storage, tuple(positions), may_grow)
         now = proof.file
-        if now.size < listed.size or (not may_grow and now[2:] != listed[2:]):
+        if now.size < listed.size or (not may_grow and now[1:] != listed[1:]):
             raise ListingOutdatedError(self.path)
         return replace(proof, file=now._replace(size=listed.size))
 

@@ -4,10 +4,15 @@ A split has the identity of the file that it was planned from, and no other file
 segment never changes, so file, size and time of change must be the same. The last segment grows, so
 the file and some batch headers, the last one among them, must be the same. An inode number may be
 reused, so it alone does not identify a file.
+
+Another process may be on another machine. One where the log directory is not mounted has lost no
+record, so this is an error in any case.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +20,7 @@ from typing import TypeAlias
 
 from checkpoints.loggers import get_logger
 from logstore.common.bounds import SPARK_BATCH_MAX
-from logstore.directory.errors import DataLossError
+from logstore.directory.errors import DataLossError, NotALogDirectoryError
 from logstore.directory.listing import topic_id
 from logstore.format import filenames
 from logstore.format.filenames import LOG_SUFFIX, segment_file_name
@@ -177,11 +182,13 @@ def opened(split: Split, settings: ReadSettings) -> Iterator[OpenedSegment | Non
 
     Raises:
         DataLossError: it was deleted, cut or replaced.
+        NotALogDirectoryError: this machine does not have the log directory.
         OSError: the medium refused.
     """
     segment, reason = _find(split, settings)
     try:
         if segment is None:
+            _check_mounted(split)
             lost(split, settings, _other_topic(split) or reason)
         else:
             segment.check()
@@ -211,6 +218,22 @@ def _find(split: Split, settings: ReadSettings) -> tuple[OpenedSegment | None, s
         file.close()
         reason = "the segment was replaced by another one meanwhile: run the query again"
     return None, reason
+
+
+def _check_mounted(split: Split) -> None:
+    """A mount point without its file system is an empty directory, which no log directory is."""
+    storage, directory = open_storage(split.uri)
+    above = os.path.dirname(directory)
+    try:
+        entries = storage.scan_dir(above)
+    except FileNotFoundError:
+        entries = []
+    if not entries:
+        reason = (
+            f"it is not there on {platform.node()}, where a task runs; a path must mean the same "
+            "on all machines"
+        )
+        raise NotALogDirectoryError(above, reason)
 
 
 def _other_topic(split: Split) -> str:

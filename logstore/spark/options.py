@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 from checkpoints.loggers import get_logger
 from logstore.common.bounds import BATCH_MAX, SPARK_BATCH_MAX
@@ -316,6 +317,8 @@ def _paths(options: Options) -> tuple[str, ...]:
 
 def _absolute(path: str) -> str:
     """For tasks, whose processes have working directories of their own."""
+    if path.startswith("file:/") and not path.startswith("file://"):  # as Hadoop writes one
+        return unquote(path.removeprefix("file:"))
     return absolute_path(LocalStorage(), path)
 
 

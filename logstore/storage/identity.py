@@ -9,18 +9,18 @@ from logstore.storage.base import File, Storage
 
 
 class FileIdentity(NamedTuple):
-    """Device, inode, size in bytes, and modification time in ms since the epoch.
+    """Inode, size in bytes, and modification time in ms since the epoch.
 
-    ``device`` and ``inode`` are −1 on a storage without them, such as an object store.
+    ``inode`` is −1 on a storage without it, such as an object store. The number of the device is no
+    part of it: each machine numbers a shared mount for itself, and again at each mount.
     """
 
-    device: int
     inode: int
     size: int
     mtime_ms: int
 
     def same_file(self, other: FileIdentity) -> bool:
-        return self[:2] == other[:2]
+        return self.inode == other.inode
 
 
 def identity_of(file: File, storage: Storage) -> FileIdentity:
@@ -32,13 +32,11 @@ def identity_of(file: File, storage: Storage) -> FileIdentity:
     descriptor = file.fileno()
     if descriptor >= 0:
         status = os.fstat(descriptor)
-        return FileIdentity(
-            status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns // 1_000_000
-        )
+        return FileIdentity(status.st_ino, status.st_size, status.st_mtime_ns // 1_000_000)
     info = storage.info(file.path)
     if info is None:
         raise FileNotFoundError(2, os.strerror(2), file.path)
-    return FileIdentity(-1, -1, info.size, info.mtime_ms)
+    return FileIdentity(-1, info.size, info.mtime_ms)
 
 
 __all__ = ["FileIdentity", "identity_of"]

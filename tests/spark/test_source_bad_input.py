@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -222,6 +223,37 @@ def test_a_segment_deleted_while_it_is_read_is_a_loss_that_names_it(
     rows = [n for task in plans[1] for b in lenient.read(task) for n in b["offset"].to_pylist()]
     assert rows == [n for n in range(1000) if not int(second.stem) <= n < int(third.stem)]
     assert f"{second}: offsets {int(second.stem)} to {int(third.stem)}" in caplog.text
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty mount point"])
+def test_a_machine_without_the_mount_has_lost_no_record(logs: Path, left: str) -> None:
+    """Nor has it any to give: the rest alone would be a wrong answer, also with failOnDataLoss."""
+    lenient = reader(logs, failOnDataLoss=False)
+    planned = tasks(lenient)
+    logs.rename(logs.with_name("elsewhere"))
+    if left != "nothing":
+        logs.mkdir()
+    text = f"{logs} is no log directory.*: it is not there on .*mean the same on all machines"
+    with pytest.raises(NotALogDirectoryError, match=text):
+        [list(lenient.read(task)) for task in planned]
+
+
+def test_a_shared_mount_has_another_device_on_each_machine(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS has, whose files keep their inodes. `test_standalone` mounts one."""
+    made = reader(logs)
+    planned = tasks(made)
+    fstat = os.fstat
+
+    def elsewhere(descriptor: int) -> os.stat_result:
+        found = fstat(descriptor)
+        fields = [*found[:2], found.st_dev + 1, *found[3:]]
+        return os.stat_result(fields, {"st_mtime_ns": found.st_mtime_ns})
+
+    monkeypatch.setattr(os, "fstat", elsewhere)
+    rows = [n for task in planned for b in made.read(task) for n in b["offset"].to_pylist()]
+    assert rows == list(range(1000))
 
 
 def test_a_segment_that_retention_has_renamed_is_read_all_the_same(logs: Path) -> None:
