@@ -18,7 +18,7 @@ from logstore.cli.records import positions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from logstore.spark.exporting import ExportReport
+    from logstore.spark import ExportReport
     from logstore.verify import Progress
 
 
