@@ -225,7 +225,7 @@ class RowSummaries:
     Checksums are checked as there, and then the header is believed. A batch is decoded if its
     header does not speak for each record: if a range of offsets cuts it, if times may cut it or are
     asked for and differ, if it is a wrapper of an older format, or if its record count is
-    impossible.
+    impossible. With ``drop_malformed`` each is: what cannot be decoded is no row.
     """
 
     split: Split
@@ -257,6 +257,9 @@ class RowSummaries:
         """
         if self.settings.granularity == "batch":
             yield RowSummary(end - first)
+            return
+        if self.settings.drop_malformed:
+            yield from self._decoded(window, position, table, first, end)
             return
         start = first
         for low, high in table.runs(self._known_by_header(table, first, end)):
@@ -327,6 +330,4 @@ class RowSummaries:
         return found
 
     def _is_sound(self, data: memoryview, batches: int) -> bool:
-        if not self.settings.check_crcs or self.settings.drop_malformed:
-            return True  # a scan that leaves out damaged batches has checked every checksum
-        return BatchTable(data, check_crc=True).rows == batches
+        return not self.settings.check_crcs or BatchTable(data, check_crc=True).rows == batches

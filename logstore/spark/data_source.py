@@ -107,12 +107,14 @@ class BatchReader(DataSourceReader):
             return None
 
     def _plan(self) -> list[ReadTask]:
-        filters = self.filters
+        filters, times = self.filters, self.filters.times
         ranges = [
             replace(wanted, start=max(wanted.start, filters.from_offset), end=self._end(wanted))
             for wanted in self._ranges()
-            if filters.takes(broker=wanted.layout.broker) and not filters.no_time
+            if filters.takes(broker=wanted.layout.broker)
         ]
+        if times is not None and times[0] >= times[1]:
+            return []
         if self.top is not None:
             ranges = narrowed(ranges, self.top, self.settings())
         return plan_tasks(ranges, self.options, filters.start_timestamp)
@@ -144,8 +146,8 @@ class BatchReader(DataSourceReader):
 
     def settings(self) -> SourceOptions:
         """Return the settings to read tasks that were planned with the filters of this query."""
-        times = self.filters.start_timestamp, self.filters.end_timestamp
-        return replace(self.options, start_timestamp=times[0], end_timestamp=times[1])
+        start, end = self.filters.times or (None, None)
+        return replace(self.options, start_timestamp=start, end_timestamp=end)
 
 
 class _OptionalPushDown:

@@ -51,8 +51,8 @@ class PushedFilters:
     """The part of the logs that the filters of a query leave to read.
 
     Offsets are exactly in ``[from_offset, end_offset)``, and times in ``[start_timestamp,
-    end_timestamp)``, in ms, of which ``None`` means no bound. A filter on ``timestamp`` sets both:
-    none holds for a time that is null in Spark.
+    end_timestamp)``, in ms; ``None`` means no bound. With ``no_null_time`` a record whose time is
+    null in Spark is not wanted either: no comparison holds for null.
     """
 
     granularity: str = "record"
@@ -60,6 +60,7 @@ class PushedFilters:
     end_offset: int = MAX_OFFSET
     start_timestamp: int | None = None
     end_timestamp: int | None = None
+    no_null_time: bool = False
     _on_names: list[Filter] = field(default_factory=list)
 
     def takes(self, **names: str | int) -> bool:
@@ -93,12 +94,6 @@ class PushedFilters:
             return self._take_offset(condition)
         return column == "timestamp" and self._take_timestamp(condition)
 
-    @property
-    def no_time(self) -> bool:
-        """Whether no time is wanted."""
-        start, end = self.start_timestamp, self.end_timestamp
-        return start is not None and end is not None and start >= end
-
     def _take_offset(self, condition: Filter) -> bool:
         if isinstance(condition, IsNotNull):
             return True  # offset is never null
@@ -113,16 +108,32 @@ class PushedFilters:
         return not isinstance(condition, In)  # a range holds more than the offsets of a list
 
     def _take_timestamp(self, condition: Filter) -> bool:
-        known = isinstance(condition, IsNotNull)
-        bounds = (None, None) if known else _range(condition, _milliseconds)
-        if bounds is None:
-            return False
+        bounds: tuple[int | None, int | None] = None, None
+        if not isinstance(condition, IsNotNull):
+            found = _range(condition, _milliseconds)
+            if found is None:
+                return False
+            bounds = found
         low, high = bounds
-        lows = (self.start_timestamp, low, TIMESTAMP_MIN)
-        highs = (self.end_timestamp, high, TIMESTAMP_MAX + 1)
-        self.start_timestamp = max(bound for bound in lows if bound is not None)
-        self.end_timestamp = min(bound for bound in highs if bound is not None)
+        if low is not None:
+            known = self.start_timestamp
+            self.start_timestamp = low if known is None else max(known, low)
+        if high is not None:
+            known = self.end_timestamp
+            self.end_timestamp = high if known is None else min(known, high)
+        self.no_null_time = True
         return not isinstance(condition, In)
+
+    @property
+    def times(self) -> tuple[int, int] | None:
+        """The times ``[start, end)`` that are wanted, in ms; ``None`` for all, and null."""
+        if not self.no_null_time:
+            return None
+        start, end = self.start_timestamp, self.end_timestamp
+        return (
+            TIMESTAMP_MIN if start is None else max(start, TIMESTAMP_MIN),
+            TIMESTAMP_MAX + 1 if end is None else min(end, TIMESTAMP_MAX + 1),
+        )
 
 
 def _column(condition: Filter) -> str:
