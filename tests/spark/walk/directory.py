@@ -24,7 +24,7 @@ from logstore.segments.producer_state import AppendOrigin
 from logstore.spark.columns import RECORD_COLUMNS
 from tests.reference.records import decode_records, scan_batches
 from tests.spark.reading import Broker
-from tests.spark.test_golden_source import DATA, FOLDERS, expected_row, lines, time_of
+from tests.spark.test_golden_source import FOLDERS, expected_row, lines, time_of
 from tests.support.builders import marker
 
 if TYPE_CHECKING:

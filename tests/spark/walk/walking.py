@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.spark.walk.consumers import CONSUMERS, Consumer, told
-from tests.spark.walk.directory import Walked
+from tests.spark.walk.questions import Asker, asked
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.walk.directory import Walked
 
 SOURCES = ("logstore", "logstore-python")
 SETTINGS: tuple[Mapping[str, str], ...] = (
@@ -27,10 +28,7 @@ SETTINGS: tuple[Mapping[str, str], ...] = (
         "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
     },
     {"spark.sql.execution.arrow.maxRecordsPerBatch": "777", "spark.sql.shuffle.partitions": "5"},
-    {
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
-        "spark.sql.execution.pythonUDF.arrow.enabled": "true",
-    },
+    {"spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false"},
     {"spark.sql.codegen.maxFields": "3", "spark.sql.session.timeZone": "America/St_Johns"},
     {"spark.sql.optimizer.nestedSchemaPruning.enabled": "false"},
 )
@@ -69,39 +67,76 @@ class Report:
         return "\n\n".join([f"{self.compared} compared, {len(self.wrong)} wrong", *self.wrong])
 
 
-def answer(consumer: Consumer, frame: Any) -> Any:
-    """What a consumer gives, or the error, which differs from all that is right."""
+@dataclass(frozen=True, eq=False)
+class Failed:
+    """An error, which equals no answer."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return f"failed: {self.text}"
+
+
+def answer(consumer: Consumer, frame: DataFrame) -> Any:
+    """What a consumer gives, or how it failed."""
     try:
         return told(consumer(frame))
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         causes = [line for line in lines if "Caused by" in line or "Exception" in line]
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__} in {place.name}: {' | '.join([*lines[:2], *causes[-3:]])[:900]}"
+        return Failed(f"{type(error).__name__}: {' | '.join([*lines[:2], *causes[-3:]])[:1500]}")
 
 
 def compare(
+    consumer: Consumer, frames: Mapping[str, DataFrame], expected: DataFrame, report: Report
+) -> None:
+    """``frames`` are named by what they are; ``expected`` has the rows in memory."""
+    right = answer(consumer, expected)
+    if isinstance(right, Failed):
+        report.wrong.append(f"of the rows in memory: {right}")
+    for name, frame in frames.items():
+        found = answer(consumer, frame)
+        report.compared += 1
+        if found != right:
+            report.wrong.append(f"{name}:\n    {str(found)[:1500]}\n    not {str(right)[:500]}")
+
+
+def walk(
     spark: SparkSession,
     walked: Walked,
     name: str,
     given: Mapping[str, str],
-    options: Mapping[str, str],
-    sources: Iterable[str],
+    reading: Mapping[str, str],
+    sources: Sequence[str],
     report: Report,
 ) -> None:
-    consumer = CONSUMERS[name]
+    """Compare what one consumer gives under Spark's settings and options of reading."""
     with settings(spark, given):
-        expected = answer(consumer, walked.frame(spark, "rows", **options))
-        if isinstance(expected, str) and "Error" in expected.partition(":")[0]:
-            report.wrong.append(f"{name}: the rows fail: {expected}")
-        for source in sources:
-            found = answer(consumer, walked.frame(spark, source, **options))
-            report.compared += 1
-            if found != expected:
-                report.wrong.append(
-                    f"{name} of {source} with {dict(given)} {dict(options)}:\n"
-                    f"    {str(found)[:1200]}\n    expected {str(expected)[:400]}"
-                )
+        frames = {
+            f"{name} of {source} with {dict(given)} {dict(reading)}": walked.frame(
+                spark, source, **reading
+            )
+            for source in sources
+        }
+        compare(CONSUMERS[name], frames, walked.frame(spark, "rows", **reading), report)
+
+
+def question(
+    spark: SparkSession, walked: Walked, seed: int, sources: Sequence[str], report: Report
+) -> None:
+    """Compare the answers to the question of one seed."""
+    text, ordered = Asker(seed).question()
+    rng = random.Random(seed)
+    given, reading = drawn(rng)
+    with settings(spark, given):
+        frames = {
+            f"--seed {seed} of {source} with {dict(given)} {dict(reading)}:\n    {text}\n": (
+                walked.frame(spark, source, **reading)
+            )
+            for source in sources
+        }
+        rows = walked.frame(spark, "rows", **reading)
+        compare(lambda frame: asked(frame, text, ordered), frames, rows, report)
 
 
 def drawn(rng: random.Random) -> tuple[Mapping[str, str], Mapping[str, str]]:
