@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +29,7 @@ from logstore.spark.exporting import _Job
 from logstore.storage.local import NamingStorage
 from tests.spark.exports import in_table
 from tests.support.builders import marker, produced
+from tests.support.until import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -405,3 +409,40 @@ def test_fifty_partitions(topic: Exports) -> None:
     for partition in range(50):
         topic.append(1, partition)
     assert (topic.run().records, topic.rows()) == (50, topic.held())
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "logstore", "export", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=4 * patience(),
+        check=False,
+    )
+
+
+def test_the_command(topic: Exports) -> None:
+    topic.append(20)
+    to = topic.data, "t", "--to", topic.table, "--format", "delta", "--spark", "local[1]"
+    done = command(*to)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "t-0: offsets 0 to 19")
+    assert re.search(r"/table: 20 records in 1 files of \d+ bytes, commit 0$", done.stdout)
+    retained(topic, topic.append(20), 30)
+    done = command(*to, "--json", "--allow-data-loss", "--conf", "spark.ui.enabled=false")
+    assert (done.returncode, json.loads(done.stdout)["records"]) == (0, 10), done.stderr
+    assert "note: " in done.stderr
+    assert "offsets 20 to 30: deleted before they were read" in done.stderr
+    topic.append(3)
+    newest = max(Path(topic.data, "t-0").glob("*.log"))
+    content = bytearray(newest.read_bytes())
+    content[-50] ^= 1
+    newest.write_bytes(content)
+    topic.append(3)
+    done = command(*to)
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert "corrupt: " in done.stderr
+    assert "nothing was exported" in done.stderr
+    assert len(topic.rows()) == 30
