@@ -14,8 +14,9 @@ from logstore.cli.common.options import parse_pairs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark's own messages do not belong beside a report; --conf brings them back.
-_QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+# Spark's own messages do not belong beside a report; --conf brings them back. Its errors come as
+# exceptions, too.
+_QUIET = {"spark.log.level": "FATAL", "spark.ui.showConsoleProgress": "false"}
 
 
 @contextmanager

@@ -73,13 +73,14 @@ def export_table(
         spark_session(master, conf, "logstore export") as spark,
         _bar(quiet=as_json) as progress,
     ):
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         from logstore.spark import export
 
         try:
             report = export(spark, directory, table.topic, table.path, progress=progress, **options)
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             sentence = sentence_of(error)
             if not re.search(r" at byte [0-9]+: ", sentence):
                 raise
