@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.parquet as pq
+from pyspark.sql import Observation, functions
 from pyspark.sql.types import StructType
 
 from logstore.common.clock import SystemClock
@@ -112,14 +113,11 @@ def export(
         report = ExportReport(
             log.table, latest, offsets=planner.ranges(ends), lost=tuple(planner.losses)
         )
-        if not report.offsets:
+        if before is not None and not report.offsets:
             return report
         directory = log.data_directory(latest + 1)
         try:
-            job = _Job(spark, topic, given, report.offsets)
-            job.write(os.path.join(log.table, directory), progress)
-            files = _written(log.table, directory)
-            log.sync(directory, (os.path.basename(each.path) for each in files))
+            files = _Job(spark, topic, given, report.offsets).run(log, directory, progress)
             planner.check_unchanged(report.offsets, ends)
         except BaseException:
             with suppress(OSError):
@@ -288,13 +286,31 @@ class _Job:
     given: Mapping[str, str]
     ranges: Mapping[TopicPartition, tuple[int, int]]
 
-    def write(self, directory: str, progress: Progress | None) -> None:
-        """Write the records as Parquet files in a new directory, those of a task to one file."""
+    def run(self, log: DeltaLog, directory: str, progress: Progress | None) -> list[_File]:
+        """Write the records to a new directory of the table, durably."""
+        if not self.ranges:
+            return []
+        rows = self.write(os.path.join(log.table, directory), progress)
+        files = _written(log.table, directory)
+        found = sum(each.rows for each in files)
+        if found != rows:
+            raise ExportRefusedError(
+                log.table,
+                f"the executors have written {rows} rows, and the driver sees {found} of them: it "
+                "must be under one path for all",
+            )
+        log.sync(directory, (os.path.basename(each.path) for each in files))
+        return files
+
+    def write(self, directory: str, progress: Progress | None) -> int:
+        """Write Parquet files, the records of a task to one file; return how many records."""
         session = self.spark
         if is_columnar(session):  # no Python source can be registered with a second session
             session = session.newSession()
             session.conf.set(*_MICROS)
         frame = session.read.format("logstore").options(**self._options()).load()
+        counted = Observation()
+        frame = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))
         context, group = self.spark.sparkContext, random_id()
         before = context.getLocalProperty(_GROUP)
         context.setLocalProperty(_GROUP, group)
@@ -305,6 +321,7 @@ class _Job:
                 frame.write.parquet(f"file://{directory}")
         finally:
             context.setLocalProperty(_GROUP, cast(str, before))  # or None
+        return int(counted.get["rows"])
 
     def _options(self) -> dict[str, str]:
         # The ends are decided. A high watermark that falls must not move them.

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +29,7 @@ from logstore.spark.exporting import _Job
 from logstore.storage.local import NamingStorage
 from tests.spark.exports import in_table
 from tests.support.builders import marker, produced
+from tests.support.until import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,6 +131,7 @@ POINTS: list[tuple[type, str, bool]] = [
     (DeltaLog, "data_directory", True),
     (_Job, "write", False),
     (_Job, "write", True),
+    (DeltaLog, "sync", False),
     (DeltaLog, "sync", True),
     (DeltaLog, "commit", False),
     (NamingStorage, "link", False),
@@ -161,9 +166,10 @@ def test_a_run_that_fails_leaves_nothing(topic: Exports, monkeypatch: pytest.Mon
     log = topic.append(40)
     write = _Job.write
 
-    def cut(self: _Job, directory: str, progress: Any) -> None:
-        write(self, directory, progress)
+    def cut(self: _Job, directory: str, progress: Any) -> int:
+        rows = write(self, directory, progress)
         log.truncate_to(30)
+        return rows
 
     monkeypatch.setattr(_Job, "write", cut)
     with pytest.raises(ExportRefusedError, match=r"t-0: .* the log ends at 30"):
@@ -172,6 +178,21 @@ def test_a_run_that_fails_leaves_nothing(topic: Exports, monkeypatch: pytest.Mon
     monkeypatch.undo()
     topic.run()
     assert topic.rows() == topic.held()
+
+
+def test_rows_that_the_driver_does_not_see(topic: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a cluster whose machines have disks of their own."""
+    topic.append(40)
+    write = _Job.write
+
+    def elsewhere(self: _Job, directory: str, progress: Any) -> int:
+        rows = write(self, directory, progress)
+        next(Path(directory).glob("part-*")).unlink()
+        return rows
+
+    monkeypatch.setattr(_Job, "write", elsewhere)
+    with pytest.raises(ExportRefusedError, match="have written 40 rows, and the driver sees 0"):
+        topic.run()
 
 
 def test_two_at_once(topic: Exports) -> None:
@@ -202,9 +223,10 @@ def test_another_machine_that_does_not_see_the_lock(topic: Exports) -> None:
     log = DeltaLog(str(topic.table))
     write = _Job.write
 
-    def late(self: _Job, directory: str, progress: Any) -> None:
-        write(self, directory, progress)
+    def late(self: _Job, directory: str, progress: Any) -> int:
+        rows = write(self, directory, progress)
         log.commit(1, [{"commitInfo": {"operation": "OPTIMIZE"}}])
+        return rows
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Job, "write", late)
@@ -247,15 +269,11 @@ def test_a_log_that_was_cut_or_made_again(topic: Exports, lossy: bool) -> None:
     log = topic.append(10)
     topic.run()
     before = topic.rows()
-    log.truncate_to(8)
-    topic.append(5)
-    with pytest.raises(ExportRefusedError, match="those of another log: export to another table"):
-        topic.run(failOnDataLoss=not lossy)
-    log.truncate_to(8)
-    for offset in (8, 9):  # the same records under the same offsets, in other batches
-        log.append([(b"x", b"%d" % offset)])
-    with pytest.raises(ExportRefusedError, match="those of another log"):
-        topic.run(failOnDataLoss=not lossy)
+    for records in (5, 2):  # beyond the end of what was exported, and up to it
+        log.truncate_to(8)
+        log.append([(b"k", b"another")] * records)
+        with pytest.raises(ExportRefusedError, match="those of another log: export to another"):
+            topic.run(failOnDataLoss=not lossy)
     topic.manager.delete_topic("t")
     topic.manager.create_topic("t", 1)
     topic.append(20)
@@ -397,6 +415,16 @@ def test_where_a_table_begins(topic: Exports) -> None:
     assert topic.rows() == [row for row in topic.held() if row[:2] >= (0, 7)]
 
 
+def test_a_table_begins_empty(topic: Exports) -> None:
+    """What comes to a table that begins at the end is not passed over."""
+    topic.append(3)
+    assert topic.run(startingOffsets="latest").version == 0
+    assert topic.rows() == []
+    topic.append(2)
+    assert topic.run().records == 2
+    assert topic.rows() == topic.held()[3:]
+
+
 def test_fifty_partitions(topic: Exports) -> None:
     topic.manager.create_topic("t", 50)
     for partition in range(0, 50, 2):
@@ -405,3 +433,40 @@ def test_fifty_partitions(topic: Exports) -> None:
     for partition in range(50):
         topic.append(1, partition)
     assert (topic.run().records, topic.rows()) == (50, topic.held())
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "logstore", "export", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=4 * patience(),
+        check=False,
+    )
+
+
+def test_the_command(topic: Exports) -> None:
+    topic.append(20)
+    to = topic.data, "t", "--to", topic.table, "--format", "delta", "--spark", "local[1]"
+    done = command(*to)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "t-0: offsets 0 to 19")
+    assert re.search(r"/table: 20 records in 1 files of \d+ bytes, commit 0$", done.stdout)
+    retained(topic, topic.append(20), 30)
+    done = command(*to, "--json", "--allow-data-loss", "--conf", "spark.ui.enabled=false")
+    assert (done.returncode, json.loads(done.stdout)["records"]) == (0, 10), done.stderr
+    assert "note: " in done.stderr
+    assert "offsets 20 to 30: deleted before they were read" in done.stderr
+    topic.append(3)
+    newest = max(Path(topic.data, "t-0").glob("*.log"))
+    content = bytearray(newest.read_bytes())
+    content[-50] ^= 1
+    newest.write_bytes(content)
+    topic.append(3)
+    done = command(*to)
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert "corrupt: " in done.stderr
+    assert "nothing was exported" in done.stderr
+    assert len(topic.rows()) == 30

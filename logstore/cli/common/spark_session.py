@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,8 +14,9 @@ from logstore.cli.common.options import parse_pairs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark's own messages do not belong beside a report; --conf brings them back.
-_QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+# Spark's own messages do not belong beside a report; --conf brings them back. Its errors come as
+# exceptions, too.
+_QUIET = {"spark.log.level": "FATAL", "spark.ui.showConsoleProgress": "false"}
 
 
 @contextmanager
@@ -31,9 +33,15 @@ def spark_session(master: str, conf: Sequence[str], name: str) -> Iterator[Spark
         try:
             yield session
         except (PySparkException, Py4JError) as error:
-            fail(f"Spark: {error}")
+            fail(sentence_of(error) or f"Spark: {error}")
         finally:
             session.stop()
+
+
+def sentence_of(error: Exception) -> str:
+    """What our source says in an error of Spark, without Java's stack; "" if it is not ours."""
+    found = re.search(r"\bLogstoreException: (.*)", str(error))
+    return found[1] if found else ""
 
 
 @contextmanager
@@ -47,4 +55,4 @@ def _nothing_logged() -> Iterator[None]:
         logging.disable(before)
 
 
-__all__ = ["spark_session"]
+__all__ = ["sentence_of", "spark_session"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.exits import fail, notes
+from logstore.cli.common.exits import EXIT_FINDINGS, fail, notes
 from logstore.cli.common.options import counted
-from logstore.cli.common.spark_session import spark_session
+from logstore.cli.common.spark_session import sentence_of, spark_session
 from logstore.cli.records import positions
 
 if TYPE_CHECKING:
@@ -70,9 +73,19 @@ def export_table(
         spark_session(master, conf, "logstore export") as spark,
         _bar(quiet=as_json) as progress,
     ):
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
         from logstore.spark import export
 
-        report = export(spark, directory, table.topic, table.path, progress=progress, **options)
+        try:
+            report = export(spark, directory, table.topic, table.path, progress=progress, **options)
+        except (PySparkException, Py4JError) as error:
+            sentence = sentence_of(error)
+            if not re.search(r" at byte [0-9]+: ", sentence):
+                raise
+            terminal.line(f"corrupt: {printable(sentence)}; nothing was exported", err=True)
+            raise click.exceptions.Exit(EXIT_FINDINGS) from None
     for text in report.lost:
         notes()(text)
     _print(report, as_json)
