@@ -111,12 +111,14 @@ def ends(spark: SparkSession, walked: directory.Walked, options: argparse.Namesp
 
 
 def memory(spark: SparkSession, walked: directory.Walked, options: argparse.Namespace) -> int:
+    wrong = 0
     for source in options.sources:
         found = endurance.endure(spark, walked, source, options.queries, options.seed)
         for usage in found:
             print(source, usage, flush=True)
         print(source, "grew by", endurance.growth(found), flush=True)
-    return 0
+        wrong += len(endurance.too_much(found))
+    return wrong
 
 
 def main() -> int:

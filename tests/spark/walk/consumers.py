@@ -461,7 +461,7 @@ PROJECTIONS = {
     "batch_columns": ("leaderEpoch", "producerId", "producerEpoch", "sequence", "isControl"),
     "split_columns": ("topic", "partition", "broker", "segment"),
     "same_column_often": ("value", "value", "length(value)", "value"),
-    "everything_backwards": ("broker", "segment", "compression", "headers", "offset", "value", "key"),
+    "everything_backwards": ("broker", "compression", "headers", "offset", "value", "key"),
 }  # fmt: skip
 for _name, _columns in PROJECTIONS.items():
     CONSUMERS[f"projection_{_name}"] = _select(*_columns)

@@ -6,6 +6,8 @@ follows is right.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -109,6 +111,22 @@ def functions_that_raise(spark: SparkSession, walked: Walked, source: str) -> No
         said = _failure(take, frame.select("offset", "value"))
         assert "the row that fails" in said, f"{name}: {said[:2000]}"
     _same(walked, spark, frame, "offset", "value", "headers")
+
+
+@end
+def workers_that_are_killed(spark: SparkSession, walked: Walked, source: str) -> None:
+    """Those of the function: the query fails, and gives no part; the next one has new workers."""
+
+    def killed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            if batch.column("offset")[-1].as_py() > 30_000:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    frame = walked.frame(spark, source).select("offset", "value")
+    said = _failure(lambda df: df.mapInArrow(killed, df.schema).collect(), frame)
+    assert "Python worker exited unexpectedly" in said, said[:2000]
+    _same(walked, spark, frame, "offset", "value")
 
 
 # ---- cancelled ---------------------------------------------------------------------------------

@@ -149,4 +149,23 @@ def growth(found: list[Usage]) -> dict[str, float]:
     return {name: round(last[name] - first[name], 2) for name in first}
 
 
-__all__ = ["Usage", "endure", "growth", "usage"]
+BOUNDS = {
+    "driver": 48.0,
+    "jvm_native": 64.0,
+    "jvm_direct": 8.0,
+    "arrow": 0.0,
+    "heap": 32.0,
+    "workers": 3.0,
+    "worker_largest": 48.0,
+    "descriptors": 12.0,
+    "threads": 12.0,
+}
+"""What may be there more at the end than after the warm-up."""
+
+
+def too_much(found: list[Usage]) -> dict[str, float]:
+    """What has grown beyond its bound."""
+    return {name: by for name, by in growth(found).items() if by > BOUNDS[name]}
+
+
+__all__ = ["Usage", "endure", "growth", "too_much", "usage"]
