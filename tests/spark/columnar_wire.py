@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from logstore.spark.columnar import AnswerKind, serve
+from logstore.spark.filters import Microseconds
 
 NAMES: dict[type[Filter], str] = {
     EqualTo: "=",
@@ -74,6 +75,8 @@ def column(path: Sequence[str]) -> bytes:
 
 
 def literal(value: Any) -> bytes:
+    if isinstance(value, Microseconds):
+        return number(ord("L")) + text("timestamp") + text(str(value.value))
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return number(ord("?"))
@@ -128,7 +131,7 @@ class Answered:
             raise Refused(self.block().decode())
         return found
 
-    def rows(self) -> tuple[list[dict[str, Any]], int]:
+    def rows(self, micros: Sequence[str] = ()) -> tuple[list[dict[str, Any]], int]:
         """Of a task: those with columns, and how many there are with none."""
         schema, rows, bare = None, [], 0
         while (found := self.answer()) is not AnswerKind.END:
@@ -138,6 +141,9 @@ class Answered:
             schema = schema or pa.ipc.read_schema(pa.ipc.read_message(self._data))
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(self._data), schema)
             batch.validate(full=True)
+            for name in micros:
+                column = batch.column(name).cast(pa.int64())
+                batch = batch.set_column(batch.schema.names.index(name), name, column)
             rows += batch.to_pylist()
         assert not self._data.read()
         return rows, bare
@@ -228,8 +234,9 @@ def query(
     aggregates: Sequence[str] = (),
     limit: int = -1,
     order: str = "ANY",
+    micros: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], int]:
-    """As ``Answered.rows``, of all tasks."""
+    """As ``Answered.rows``, of all tasks; ``micros``: timestamps to give as numbers."""
     planned = ask(
         "plan",
         options(given),
@@ -244,7 +251,7 @@ def query(
     reader = planned.block()
     rows, bare = [], 0
     for task in planned.blocks():
-        found, more = ask("read", block(reader), block(task)).rows()
+        found, more = ask("read", block(reader), block(task)).rows(micros)
         rows += found
         bare += more
     return rows, bare

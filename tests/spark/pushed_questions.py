@@ -102,6 +102,15 @@ def compacted(base_offset: int, span: int, times: dict[int, int]) -> bytes:
     return bytes(data)
 
 
+def rows_of(logs: Path, options: dict[str, str]) -> pa.Table:
+    """As a reader gives them that no filter was pushed to, with µs in place of timestamps."""
+    made = reader(logs, columns=COLUMNS, **options)
+    found = [batch for task in tasks(made) for batch in made.read(task)]
+    table = pa.Table.from_batches(found)
+    micros = table.column("timestamp").cast(pa.int64())  # also those that no datetime can be
+    return table.drop_columns("timestamp").append_column("micros", micros)
+
+
 # ---- questions ---------------------------------------------------------------------------------
 
 
@@ -216,7 +225,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         for number, options in enumerate(OPTIONS):
-            rows = self._rows(options)
+            rows = rows_of(self.logs, options)
             memory = self.spark.createDataFrame(rows)
             memory = memory.selectExpr("*", "timestamp_micros(micros) AS timestamp").cache()
             memory.createOrReplaceTempView(f"memory_{number}")
@@ -225,14 +234,6 @@ class Asked:
         known = rows.column("micros").drop_null().unique().to_pylist()
         self.offsets = sorted(rows.column("offset").unique().to_pylist())
         self.times = [time // 1000 for time in sorted(known)]
-
-    def _rows(self, options: dict[str, str]) -> pa.Table:
-        """As a reader gives them that no filter was pushed to."""
-        made = reader(self.logs, columns=COLUMNS, **options)
-        found = [batch for task in tasks(made) for batch in made.read(task)]
-        table = pa.Table.from_batches(found)
-        micros = table.column("timestamp").cast(pa.int64())  # also those that no datetime can be
-        return table.drop_columns("timestamp").append_column("micros", micros)
 
     def ask(self, seed: int) -> str:
         """What is wrong with the answer to the question of a seed; "" if nothing is."""
