@@ -25,6 +25,8 @@ from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder
 _ROWS_MAX = 32_768
 _BYTES_MAX = 4 << 20  # bytes of keys and values
 
+_PAIR = {"key": 0, "value": 1}  # the fields of a header
+
 logger = get_logger(__name__)
 
 
@@ -120,11 +122,9 @@ class RecordRows:
 
 
 def _headers(lists: pa.ListArray, kind: pa.DataType) -> pa.Array:
-    """Headers as in Spark's source: null if a record has none."""
-    pairs = lists.values
-    pairs = pa.StructArray.from_arrays(
-        [pairs.field(0), pairs.field(1)], fields=list(kind.value_type)
-    )
+    """Headers as in Spark's source: null if a record has none. ``kind`` may lack a field."""
+    pairs, fields = lists.values, list(kind.value_type)
+    pairs = pa.StructArray.from_arrays([pairs.field(_PAIR[f.name]) for f in fields], fields=fields)
     none = pc.equal(pc.list_value_length(lists), 0)
     return pa.ListArray.from_arrays(lists.offsets, pairs, type=kind, mask=none)
 

@@ -43,7 +43,7 @@ from logstore.directory.columns import SplitColumns
 from logstore.directory.split_reader import count_splits, read_splits
 from logstore.directory.splits import ReadSettings, Split
 from logstore.spark.columns import ddl
-from logstore.spark.data_source import BatchReader, read_options
+from logstore.spark.data_source import BatchReader, arrow_schema, read_options
 from logstore.spark.filters import Microseconds, PushedFilters
 from logstore.spark.options import Options, chosen_columns
 from logstore.spark.planning import ReadTask
@@ -192,16 +192,13 @@ def _exact_filters(wire: Wire) -> None:
 
 def _plan(wire: Wire) -> None:
     """As ``Requests.plan`` sends it; a ``TaskReader`` and its ``ReadTask``s, pickled."""
-    options, schema, required = wire.options(), wire.schema(), wire.texts()
+    options, schema, required = wire.options(), wire.schema(), wire.schema()
     counts, limit, wanted = wire.number(), wire.number(), wire.filters()
     reader = BatchReader(read_options(options), schema)
     for condition in wanted:
         _push(reader.filters, condition)
-    named = required[: len(required) - counts]
-    columns = [reader.schema.field(name) for name in named]
-    columns += [pa.field(name, pa.int64()) for name in required[len(named) :]]
     tasks = reader.partitions()
-    task_reader = TaskReader(reader.settings(), pa.schema(columns), counts, limit)
+    task_reader = TaskReader(reader.settings(), arrow_schema(required), counts, limit)
     wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks), *map(pickle.dumps, tasks))
 
 

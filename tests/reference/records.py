@@ -1118,10 +1118,14 @@ class ColumnBuilder:
             if b is not None and status == -1:
                 position = b.end
                 continue
-            if b is None or status is not None:
+            control = b is not None and b.magic == 2 and bool(b.attributes & 0x20)
+            if b is None or (status is not None and not (control and status == DECODE_SPECIAL)):
                 return position, cast(int, status)
             if check_crc and not _crc_ok(view, b):
                 raise batch_error(SCAN_BAD_CRC, view, position)
+            if control:
+                position = b.end
+                continue
             if max(self._size) + b.size > self._column_bytes_max:
                 return position, DECODE_FULL
             self._add(_decode_batch(view, b, from_offset, end_offset))

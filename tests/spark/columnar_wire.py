@@ -222,7 +222,7 @@ def exact(given: Mapping[str, str], schema: StructType, filters: Sequence[Filter
 def query(
     given: Mapping[str, str],
     schema: StructType,
-    required: Sequence[str],
+    required: StructType,
     filters: Sequence[Filter] = (),
     *,
     counts: int = 0,
@@ -233,7 +233,7 @@ def query(
         "plan",
         options(given),
         text(schema.json()),
-        texts(required),
+        text(required.json()),
         number(counts),
         number(limit),
         expressions(filters),

@@ -61,7 +61,7 @@ final class LogstoreScan implements Scan, Batch {
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-        return new Factory(interpreter, plan().reader());
+        return new Factory(interpreter, plan().reader(), query.required());
     }
 
     private synchronized Plan plan() {
@@ -97,7 +97,8 @@ final class LogstoreScan implements Scan, Batch {
         }
     }
 
-    record Factory(Python python, byte[] reader) implements PartitionReaderFactory {
+    record Factory(Python python, byte[] reader, StructType schema)
+            implements PartitionReaderFactory {
         @Override
         public PartitionReader<InternalRow> createReader(InputPartition partition) {
             throw new UnsupportedOperationException("read by columns");
@@ -105,7 +106,7 @@ final class LogstoreScan implements Scan, Batch {
 
         @Override
         public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-            return new ColumnReader(python, reader, ((Task) partition).splits());
+            return new ColumnReader(python, reader, ((Task) partition).splits(), schema);
         }
 
         @Override

@@ -87,7 +87,7 @@ final class LogstoreStream
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-        return new LogstoreScan.Factory(python, reader);
+        return new LogstoreScan.Factory(python, reader, query.required());
     }
 
     @Override

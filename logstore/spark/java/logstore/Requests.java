@@ -33,7 +33,7 @@ final class Requests {
         Request request = new Request("plan")
             .options(query.options())
             .text(query.schema().json())
-            .texts(query.required().fieldNames())
+            .text(query.required().json())
             .number(query.counts())
             .number(query.limit())
             .expressions(query.predicates());
