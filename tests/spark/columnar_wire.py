@@ -206,8 +206,8 @@ class Conversation:
         read = (ask("read", block(self.reader), block(task)).rows()[0] for task in tasks)
         return [row for rows in read for row in rows]
 
-    def behind(self, consumed: str, latest: str) -> dict[str, str]:
-        answered = self._ask("behind", text(consumed), text(latest))
+    def behind(self, consumed: str) -> dict[str, str]:
+        answered = self._ask("behind", text(consumed))
         return {
             answered.block().decode(): answered.block().decode() for _ in range(answered.number())
         }

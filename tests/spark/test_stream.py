@@ -946,14 +946,14 @@ def test_each_micro_batch_is_the_same_by_column(manager, data):
         append(logs[1], "c")
         columnar.available_now()
         append(logs[2], "later")
-        now, latest = columnar.next(end)
+        now, _ = columnar.next(end)
         assert [row["value"] for row in columnar.rows(end, now)] == [b"a", b"b", b"c"]
-        assert columnar.behind(end, latest) == {
+        assert columnar.behind(end) == {
             "minOffsetsBehindLatest": "0",
             "maxOffsetsBehindLatest": "2",
             "avgOffsetsBehindLatest": "1.0",
         }
-        assert columnar.behind(now, '{"version": 2, "offsets": {}, "seen": {}}') == {}
+        assert columnar.behind('{"version": 2, "offsets": {}, "seen": {}}') == {}
 
 
 def test_an_error_ends_the_conversation(manager, data):

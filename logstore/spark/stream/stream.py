@@ -43,6 +43,7 @@ from logstore.spark.stream.stream_offsets import (
     Marks,
     StreamMark,
     began_from,
+    behind,
     from_json,
     is_first,
     share,
@@ -193,6 +194,10 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return where the logs ended at the last listing, for the query's progress."""
         return to_json({tp: StreamMark(offset) for tp, offset in self._latest.items()})
+
+    def behind_latest(self, consumed: dict[str, Any]) -> dict[str, str]:
+        """Return how far ``consumed`` is behind the last listing, for the query's progress."""
+        return behind(from_json(consumed), self._latest)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._looking(

@@ -179,10 +179,9 @@ def _mark(offset: int, found: Mapping[str, Any]) -> StreamMark:
     )
 
 
-def behind(consumed: Mapping[str, Any], latest: Mapping[str, Any]) -> dict[str, str]:
+def behind(marks: Marks, ends: Mapping[TopicPartition, int]) -> dict[str, str]:
     """How many offsets a query is behind the ends of the logs, named as by Spark's Kafka source."""
-    marks = from_json(consumed)
-    counts = [end.offset - marks[tp].offset for tp, end in from_json(latest).items() if tp in marks]
+    counts = [end - marks[tp].offset for tp, end in ends.items() if tp in marks]
     if not counts:
         return {}
     return {

@@ -95,8 +95,7 @@ final class LogstoreStream
         if (consumed.isEmpty() || latest == null || ended) {
             return Map.of();
         }
-        Request behind = new Request("behind").text(consumed.get().json()).text(latest.json());
-        return ask(behind, Worker::readOptions);
+        return ask(new Request("behind").text(consumed.get().json()), Worker::readOptions);
     }
 
     @Override
