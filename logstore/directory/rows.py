@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
 from logstore.directory.columns import (
+    BATCH_COLUMNS,
     MICROSECONDS,
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
@@ -29,8 +30,8 @@ from logstore.directory.windows import BatchTable
 from logstore.format import attributes as bits
 from logstore.format.arrow import to_record_batch
 from logstore.format.header import MAGIC
-from logstore.format.reader import ReadOptions, fill_columns
-from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder
+from logstore.format.reader import fill_columns
+from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder, ReadBounds
 
 # Small enough to stay in the cache until the JVM has read it, and large enough that the cost of a
 # record batch itself does not matter.
@@ -51,7 +52,8 @@ class RecordRows:
     schema: pa.Schema
     _constant: SplitColumns = field(init=False)
     _flags: tuple[bool, bool, bool, bool] = field(init=False)
-    _options: ReadOptions = field(init=False)
+    _bounds: ReadBounds = field(init=False)
+    _with_runs: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._constant = SplitColumns(self.split)
@@ -59,16 +61,18 @@ class RecordRows:
         self._flags = (
             "key" in names,
             "value" in names,
-            "timestamp" in names or self.settings.bounds_times,
+            "timestamp" in names,
             "headers" in names,
         )
-        self._options = ReadOptions(
+        self._with_runs = not names.isdisjoint(BATCH_COLUMNS)
+        self._bounds = ReadBounds(
             self.split.from_offset,
             self.split.end_offset,
             # A scan that leaves out damaged batches has checked every checksum.
             self.settings.check_crcs and not self.settings.drop_malformed,
             self.settings.include_control,
-            self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
+            start_timestamp=self.settings.start_timestamp,
+            end_timestamp=self.settings.end_timestamp,
         )
 
     @property
@@ -89,10 +93,16 @@ class RecordRows:
         data = window[: table.span(first, end).stop]
         starts = table.cells("position")
         while first < end:
-            builder, skipped = ColumnBuilder(*self._flags), 0
+            builder, skipped = ColumnBuilder(*self._flags, runs=self._with_runs), 0
             try:
                 at, status = fill_columns(
-                    data, starts[first], builder, _ROWS_MAX, _BYTES_MAX, self._options
+                    data,
+                    starts[first],
+                    builder,
+                    _ROWS_MAX,
+                    _BYTES_MAX,
+                    self._bounds,
+                    self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
                 )
                 # At the limit only a part of the last batch may have been decoded.
                 stop = end if status == DECODE_LIMIT else bisect_left(starts, at, first, end)
@@ -106,27 +116,13 @@ class RecordRows:
                 logger.warning("dropped a batch: %s", located)
                 stop, skipped = bisect_right(starts, error.position, first, end) - 1, 1
             if builder.rows:
-                records = self._in_time(to_record_batch(builder, *self._flags))
-                if records.num_rows:
-                    yield self._rows(records, position, table, first, stop)
+                runs = Expansion(table, *builder.runs())
+                yield self._rows(to_record_batch(builder, *self._flags), position, table, runs)
             first = stop + skipped
 
-    def _in_time(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        if not self.settings.bounds_times:
-            return records
-        times, wanted = records.column("timestamp"), []
-        if self.settings.start_timestamp is not None:
-            wanted.append(pc.greater_equal(times, self.settings.start_timestamp))
-        if self.settings.end_timestamp is not None:
-            wanted.append(pc.less(times, self.settings.end_timestamp))
-        mask = reduce(pc.and_, wanted)
-        return records if pc.all(mask).as_py() else records.filter(mask)
-
     def _rows(
-        self, records: pa.RecordBatch, position: int, table: ArrowTable, first: int, end: int
+        self, records: pa.RecordBatch, position: int, table: ArrowTable, expansion: Expansion
     ) -> pa.RecordBatch:
-        expansion = Expansion(records.column("offset"), table, first, end)
-
         def made(column: pa.Field) -> pa.Array:
             if self._constant.has(column.name):
                 return self._constant.rows(column, records.num_rows)
@@ -138,7 +134,7 @@ class RecordRows:
                 case "headers":
                     return _headers(records.column("headers"), column.type)
                 case "sequence":
-                    return expansion.sequences().cast(column.type)
+                    return expansion.sequences(records.column("offset")).cast(column.type)
             return expansion.expand(of_batches(column, table, position))
 
         arrays = [made(column) for column in self.schema]
