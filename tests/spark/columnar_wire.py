@@ -171,12 +171,13 @@ def query(
         number(counts),
         number(limit),
         expressions(filters),
+        number(1),
     )
     planned.answer()
     reader = planned.block()
     rows, bare = [], 0
-    for task in [planned.block() for _ in range(planned.number())]:
-        found, more = ask("read", block(reader), block(task)).rows()
+    for task, _ in [(planned.block(), planned.block()) for _ in range(planned.number())]:
+        found, more = ask("read", block(reader), block(task), text("")).rows()
         rows += found
         bare += more
     return rows, bare
