@@ -67,10 +67,6 @@ class BatchFilter:
             yield pc.or_(pc.less(table.column("base_offset"), split.end_offset), legacy)
         if settings.start_timestamp is not None:
             yield pc.greater_equal(table.column("max_timestamp"), settings.start_timestamp)
-        if settings.end_timestamp is not None:
-            # A header has only the largest time, so the times of the records are walked. That costs
-            # a fraction of handing the records to Spark.
-            yield pc.invert(table.is_late(window, settings.end_timestamp))
         if of_records and not settings.include_control and table.has_any(bits.CONTROL):
             yield pc.invert(table.has_bit(bits.CONTROL))
         if self._aborted and table.has_any(bits.TRANSACTIONAL):

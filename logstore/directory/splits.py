@@ -114,10 +114,9 @@ class Split:
 class ReadSettings:
     """The settings by which the splits of a query are read.
 
-    Batches without a record in ``[start_timestamp, end_timestamp)``, in ms, may be left out, but
-    the caller still has to filter records. ``check_crcs`` and ``max_batch_bytes``, the size of a
-    batch stored or unpacked, are as in docs/spark.md; ``max_unpacked_bytes`` sets another limit for
-    the second.
+    Only records with times in ``[start_timestamp, end_timestamp)``, in ms, count. ``check_crcs``
+    and ``max_batch_bytes``, the size of a batch stored or unpacked, are as in docs/spark.md;
+    ``max_unpacked_bytes`` sets another limit for the second.
     """
 
     granularity: str = "record"
