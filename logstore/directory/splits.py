@@ -130,6 +130,10 @@ class ReadSettings:
     drop_malformed: bool = False
     read_committed: bool = False
 
+    @property
+    def bounds_times(self) -> bool:
+        return self.start_timestamp is not None or self.end_timestamp is not None
+
 
 _NAMES = ("", filenames.SWAP_SUFFIX, "", filenames.DELETED_SUFFIX)
 """Suffixes that a segment may have.
