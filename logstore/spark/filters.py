@@ -132,7 +132,7 @@ class PushedFilters:
         start, end = self.start_timestamp, self.end_timestamp
         return (
             TIMESTAMP_MIN if start is None else max(start, TIMESTAMP_MIN),
-            TIMESTAMP_MAX + 1 if end is None else min(end, TIMESTAMP_MAX + 1),
+            TIMESTAMP_MAX + 1 if end is None else end,  # no value of Spark's is above
         )
 
 

@@ -122,8 +122,9 @@ class Answered:
     def block(self) -> bytes:
         return bytes(self._data.read(self.number()))
 
-    def blocks(self) -> list[bytes]:
-        return [self.block() for _ in range(self.number())]
+    def tasks(self) -> list[bytes]:
+        """Pickled ones; what the JVM needs to read them is dropped."""
+        return [(self.block(), self.block())[0] for _ in range(self.number())]
 
     def answer(self) -> AnswerKind:
         found = AnswerKind(self.number())
@@ -202,8 +203,8 @@ class Conversation:
         self._ask("available now")
 
     def rows(self, start: str, end: str) -> list[dict[str, Any]]:
-        tasks = self._ask("plan", text(start), text(end)).blocks()
-        read = (ask("read", block(self.reader), block(task)).rows()[0] for task in tasks)
+        tasks = self._ask("plan", text(start), text(end), number(1)).tasks()
+        read = (ask("read", block(self.reader), block(task), text("")).rows()[0] for task in tasks)
         return [row for rows in read for row in rows]
 
     def behind(self, consumed: str) -> dict[str, str]:
@@ -246,12 +247,13 @@ def query(
         number(limit),
         text(order),
         expressions(filters),
+        number(1),
     )
     planned.answer()
     reader = planned.block()
     rows, bare = [], 0
-    for task in planned.blocks():
-        found, more = ask("read", block(reader), block(task)).rows(micros)
+    for task in planned.tasks():
+        found, more = ask("read", block(reader), block(task), text("")).rows(micros)
         rows += found
         bare += more
     return rows, bare

@@ -289,7 +289,7 @@ def outer(rows: Iterable[int], count: int) -> list[int]:
     count=st.integers(-400, 400).filter(bool),
     pushed=st.lists(conditions(), max_size=2),
     committed=st.booleans(),
-    split_bytes=st.integers(1024, 9000),
+    split_bytes=st.sampled_from((1024, 5000, 1 << 27)),  # alone in a task, and together
 )
 @settings(max_examples=60)
 def test_the_outer_offsets_are_among_those_that_tasks_give(

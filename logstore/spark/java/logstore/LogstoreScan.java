@@ -109,10 +109,11 @@ final class LogstoreScan implements Scan, Batch {
     /** How tasks are read, and what each of them reads, in Python's words. */
     record Plan(byte[] reader, Task[] tasks) {}
 
-    record Task(byte[] splits) implements InputPartition {
+    /** {@code plan} is what the JVM needs to read it; "" if only Python can. */
+    record Task(byte[] splits, String plan) implements InputPartition {
         static Task[] readAll(Worker worker) {
             Task[] tasks = new Task[worker.readInt()];
-            Arrays.setAll(tasks, i -> new Task(worker.readBytes()));
+            Arrays.setAll(tasks, i -> new Task(worker.readBytes(), worker.readText()));
             return tasks;
         }
     }
@@ -126,7 +127,14 @@ final class LogstoreScan implements Scan, Batch {
 
         @Override
         public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-            return new ColumnReader(python, reader, ((Task) partition).splits(), schema);
+            Task task = (Task) partition;
+            NativeReader.Rest rest = (position, batches) ->
+                new ColumnReader(python, reader, task.splits(), position, batches);
+            TaskBatches batches = new TaskBatches(schema);
+            if (task.plan().isEmpty() || !Native.isThere()) {
+                return rest.from(null, batches);
+            }
+            return new NativeReader(NativePlan.of(task.plan()), schema, batches, rest);
         }
 
         @Override

@@ -37,7 +37,8 @@ final class Requests {
             .texts(query.aggregates().toArray(new String[0]))
             .number(query.limit())
             .text(query.order().name())
-            .expressions(query.predicates());
+            .expressions(query.predicates())
+            .number(Native.isWanted() ? 1 : 0);
         return ask(request, worker ->
             new LogstoreScan.Plan(worker.readBytes(), LogstoreScan.Task.readAll(worker)));
     }
