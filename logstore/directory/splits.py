@@ -130,10 +130,6 @@ class ReadSettings:
     drop_malformed: bool = False
     read_committed: bool = False
 
-    @property
-    def bounds_times(self) -> bool:
-        return self.start_timestamp is not None or self.end_timestamp is not None
-
 
 _NAMES = ("", filenames.SWAP_SUFFIX, "", filenames.DELETED_SUFFIX)
 """Suffixes that a segment may have.
@@ -191,12 +187,18 @@ def opened(split: Split, settings: ReadSettings) -> Iterator[OpenedSegment | Non
             segment.file.close()
 
 
+def segment_uris(split: Split) -> Iterator[str]:
+    """The names under which the segment may be found, in the order in which to try them."""
+    for transition in _NAMES:
+        name = filenames.segment_file_name(split.segment_base, LOG_SUFFIX, transition)
+        yield join_uri(split.uri, name)
+
+
 def _find(split: Split, settings: ReadSettings) -> tuple[OpenedSegment | None, str]:
     """The file under one of its names, or why there is none."""
     reason = "the segment was deleted meanwhile"
-    for transition in _NAMES:
-        name = filenames.segment_file_name(split.segment_base, filenames.LOG_SUFFIX, transition)
-        storage, path = open_storage(join_uri(split.uri, name))
+    for uri in segment_uris(split):
+        storage, path = open_storage(uri)
         try:
             file = storage.open(path, writable=False)
         except FileNotFoundError:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import groupby, repeat
 from typing import Any, BinaryIO, TypeAlias
@@ -38,11 +38,13 @@ from pyspark.sql.types import StructType
 from logstore.common.errors import LogstoreError
 from logstore.directory.columns import SplitColumns
 from logstore.directory.rows import Extreme, RowSummary
-from logstore.directory.split_reader import count_splits, read_splits, summarize_splits
+from logstore.directory.split_reader import Checks, count_splits, read_splits, summarize_splits
 from logstore.directory.splits import ReadSettings, Split
+from logstore.directory.transactions import MarkerCheck
 from logstore.spark.columns import ddl
 from logstore.spark.data_source import BatchReader, arrow_schema, read_options
 from logstore.spark.filters import Microseconds, PushedFilters
+from logstore.spark.native_plan import native_plan
 from logstore.spark.options import Options, chosen_columns
 from logstore.spark.planning import ReadTask, TopOffsets
 
@@ -79,6 +81,12 @@ class TaskReader:
     aggregates: tuple[str, ...]
     limit: int
     of_each_log: bool
+
+    def limited_together(self, task: ReadTask) -> list[list[Split]]:
+        """The splits that share a limit."""
+        if self.of_each_log:
+            return [list(splits) for _, splits in groupby(task.splits, lambda split: split.uri)]
+        return [list(task.splits)]
 
 
 # ---- messages ----------------------------------------------------------------------------------
@@ -188,9 +196,14 @@ def _exact_filters(wire: Wire) -> None:
 
 
 def _plan(wire: Wire) -> None:
-    """As ``Requests.plan`` sends it; a ``TaskReader`` and its ``ReadTask``s, pickled."""
+    """As ``Requests.plan`` sends it.
+
+    Answers with a ``TaskReader``, and for each task a ``ReadTask``, pickled, and what the JVM needs
+    to read it itself.
+    """
     options, schema, required = wire.options(), wire.schema(), wire.schema()
     aggregates, limit, order, wanted = wire.texts(), wire.number(), wire.text(), wire.filters()
+    in_jvm = bool(wire.number()) and not aggregates
     reader = BatchReader(read_options(options), schema)
     for condition in wanted:
         _push(reader.filters, condition)
@@ -204,7 +217,14 @@ def _plan(wire: Wire) -> None:
         _NO_LIMIT if order == _HIGHEST else limit,  # rows come in the order of the log
         order != _ANY_ORDER,
     )
-    wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks), *map(pickle.dumps, tasks))
+    wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks))
+    for task in tasks:
+        plan = ""
+        if in_jvm:  # it has one limit, which is kept by none where each log has one
+            is_one = len(task_reader.limited_together(task)) == 1
+            most = task_reader.limit if is_one else _NO_LIMIT
+            plan = native_plan(task, task_reader.settings, most)
+        wire.put(pickle.dumps(task), plan)
 
 
 def _push(filters: PushedFilters, condition: Filter | None) -> bool:
@@ -212,49 +232,58 @@ def _push(filters: PushedFilters, condition: Filter | None) -> bool:
 
 
 def _read(wire: Wire) -> None:
-    """A ``TaskReader`` and a ``ReadTask``; the rows."""
+    """A ``TaskReader``, a ``ReadTask`` and how far the JVM came, "" for no way; the rows."""
     # Both were pickled by this code, and come from the JVM that started this process.
     reader, task = pickle.loads(wire.block()), pickle.loads(wire.block())
     assert isinstance(reader, TaskReader)
     assert isinstance(task, ReadTask)
+    checks: Checks = {}
+    if position := wire.text():
+        reader, task, checks = _rest(reader, task, json.loads(position))
     if reader.schema.names:
-        _send_batches(wire, reader, task)
+        _send_batches(wire, reader, task, checks)
     else:
-        _send_row_numbers(wire, reader, task)
+        _send_row_numbers(wire, reader, task, checks)
     wire.put(AnswerKind.END)
 
 
-def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
+def _rest(
+    reader: TaskReader, task: ReadTask, at: Mapping[str, Any]
+) -> tuple[TaskReader, ReadTask, Checks]:
+    """What is left of a task at ``NativeReader.Position``."""
+    first, *others = task.splits[at["split"] :]
+    checks = {
+        uri: MarkerCheck({int(producer): offset for producer, offset in since.items()})
+        for uri, since in at["open_since"].items()
+    }
+    rest = ReadTask((replace(first, position=at["position"]), *others))
+    return replace(reader, limit=at["limit"]), rest, checks
+
+
+def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
     # Never closed: the end of the stream is our own message.
     stream = pa.ipc.new_stream(wire.sink, reader.schema)
-    for batch in _batches(reader, task):
+    for batch in _batches(reader, task, checks):
         wire.put(AnswerKind.BATCH)
         stream.write_batch(batch)
         wire.sink.flush()  # the JVM works on while the next one is made
 
 
-def _batches(reader: TaskReader, task: ReadTask) -> Iterator[pa.RecordBatch]:
+def _batches(reader: TaskReader, task: ReadTask, checks: Checks) -> Iterator[pa.RecordBatch]:
     if reader.aggregates:
         yield aggregated(reader, task)
         return
-    for splits in _limited_together(reader, task):
-        batches = read_splits(splits, reader.settings, reader.schema)
+    for splits in reader.limited_together(task):
+        batches = read_splits(splits, reader.settings, reader.schema, checks)
         for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
             yield batch.slice(0, rows)
 
 
-def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
-    for splits in _limited_together(reader, task):
-        counts = (count for _, count in count_splits(splits, reader.settings))
+def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
+    for splits in reader.limited_together(task):
+        counts = (count for _, count in count_splits(splits, reader.settings, checks))
         for _, rows in _up_to(reader.limit, counts, lambda count: count):
             wire.put(AnswerKind.ROWS, rows)
-
-
-def _limited_together(reader: TaskReader, task: ReadTask) -> Iterable[Iterable[Split]]:
-    """The splits for which the limit is one."""
-    if reader.of_each_log:
-        return (splits for _, splits in groupby(task.splits, lambda split: split.uri))
-    return [task.splits]
 
 
 def _up_to(

@@ -180,12 +180,13 @@ def query(
         number(limit),
         text(order),
         expressions(filters),
+        number(1),
     )
     planned.answer()
     reader = planned.block()
     rows, bare = [], 0
-    for task in [planned.block() for _ in range(planned.number())]:
-        found, more = ask("read", block(reader), block(task)).rows(micros)
+    for task, _ in [(planned.block(), planned.block()) for _ in range(planned.number())]:
+        found, more = ask("read", block(reader), block(task), text("")).rows(micros)
         rows += found
         bare += more
     return rows, bare

@@ -8,7 +8,7 @@ import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.arrow.vector.util.TransferPair;
 import org.apache.spark.sql.connector.read.PartitionReader;
-import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
@@ -20,12 +20,18 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
     private ColumnarBatch batch;
     private boolean ended;
 
-    ColumnReader(Python python, byte[] reader, byte[] splits, StructType schema) {
+    /** Where {@code position} is not null, the reader before this one came as far as that. */
+    ColumnReader(
+            Python python, byte[] reader, byte[] splits, NativeReader.Position position,
+            TaskBatches batches) {
+        this.batches = batches;
         worker = Worker.start(python);
-        batches = new TaskBatches(schema);
         stream = new ArrowStreamReader(worker.channel(), batches.allocator());
         try {
-            worker.send(new Request("read").bytes(reader).bytes(splits));
+            worker.send(new Request("read")
+                .bytes(reader)
+                .bytes(splits)
+                .text(position == null ? "" : position.json()));
         } catch (RuntimeException | Error error) {
             close();
             throw error;
@@ -54,13 +60,13 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
 
     /** The stream fills the vectors of one root again and again; a batch keeps its own. */
     private ColumnarBatch taken(VectorSchemaRoot root) {
-        List<FieldVector> vectors = new ArrayList<>();
+        List<ColumnVector> columns = new ArrayList<>();
         for (FieldVector vector : root.getFieldVectors()) {
             TransferPair pair = vector.getTransferPair(batches.allocator());
             pair.transfer();
-            vectors.add((FieldVector) pair.getTo());
+            columns.add(new ArrowColumnVector(pair.getTo()));
         }
-        return batches.batch(vectors, root.getRowCount());
+        return batches.batch(columns.toArray(new ColumnVector[0]), root.getRowCount());
     }
 
     @Override
