@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,12 +25,9 @@ from logstore.directory.columns import (
     timestamps,
 )
 from logstore.directory.splits import ReadSettings, Split
-from logstore.directory.windows import BatchTable
-from logstore.format import attributes as bits
 from logstore.format.arrow import to_record_batch
-from logstore.format.header import MAGIC
-from logstore.format.reader import fill_columns
-from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder, ReadBounds
+from logstore.format.reader import count_records, fill_columns
+from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder, ReadBounds, RecordCount
 
 # Small enough to stay in the cache until the JVM has read it, and large enough that the cost of a
 # record batch itself does not matter.
@@ -102,7 +98,7 @@ class RecordRows:
                     _ROWS_MAX,
                     _BYTES_MAX,
                     self._bounds,
-                    self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
+                    self._unpacked_max,
                 )
                 # At the limit only a part of the last batch may have been decoded.
                 stop = end if status == DECODE_LIMIT else bisect_left(starts, at, first, end)
@@ -119,6 +115,18 @@ class RecordRows:
                 runs = Expansion(table, *builder.runs())
                 yield self._rows(to_record_batch(builder, *self._flags), position, table, runs)
             first = stop + skipped
+
+    @property
+    def _unpacked_max(self) -> int:
+        return self.settings.max_unpacked_bytes or self.settings.max_batch_bytes
+
+    def count(self, data: memoryview, position: int, count: RecordCount) -> None:
+        """Add to ``count`` the rows that ``read`` would make, of all batches from ``position`` on.
+
+        Raises:
+            CorruptBatchError: with the position in ``data``.
+        """
+        count_records(data, position, count, self._bounds, self._unpacked_max)
 
     def _rows(
         self, records: pa.RecordBatch, position: int, table: ArrowTable, expansion: Expansion
@@ -193,11 +201,8 @@ class Extreme(NamedTuple):
     choose: Callable[[int, int], int]
 
     @property
-    def by_header(self) -> str:
-        """The field of a header that has it."""
-        if self.column == "timestamp":
-            return "max_timestamp"
-        return "base_offset" if self.choose is min else "last_offset"
+    def name(self) -> str:
+        return f"{self.choose.__name__}_{self.column}"
 
 
 @dataclass(slots=True)
@@ -218,10 +223,8 @@ class RowSummary:
 class RowSummaries:
     """Summaries of the rows that ``RecordRows`` or ``BatchRows`` would make of ``split``.
 
-    Checksums are checked as there, and then the header is believed. A batch is decoded if its
-    header does not speak for each record: if a range of offsets cuts it, if times may cut it or are
-    asked for and differ, if it is a wrapper of an older format, or if its record count is
-    impossible. With ``drop_malformed`` each is: what cannot be decoded is no row.
+    Checksums are checked as there, and then a header is believed, as ``RecordCount`` says. With
+    ``drop_malformed`` all is decoded: what cannot be is no row.
     """
 
     split: Split
@@ -254,67 +257,33 @@ class RowSummaries:
         if self.settings.granularity == "batch":
             yield RowSummary(end - first)
             return
-        if self.settings.drop_malformed:
-            yield from self._decoded(window, position, table, first, end)
+        found = None
+        if not self.settings.drop_malformed:
+            found = self._counted(window, position, table.span(first, end))
+        if found is not None:
+            yield found
             return
-        start = first
-        for low, high in table.runs(self._known_by_header(table, first, end)):
-            if not self._is_sound(window[table.span(first + low, first + high)], high - low):
-                continue  # decoding says what is wrong
-            # In the order of the file, so that the first damaged batch is the one that is named.
-            yield from self._decoded(window, position, table, start, first + low)
-            yield self._of_headers(table, first + low, high - low)
-            start = first + high
-        yield from self._decoded(window, position, table, start, end)
+        for rows in self._rows.read(window, position, table, first, end):
+            yield self._of_rows(rows)
 
-    def _known_by_header(self, table: ArrowTable, first: int, end: int) -> pa.Array:
-        """Which batches have headers that speak for all their records, all of which are wanted."""
-
-        def column(name: str) -> pa.Array:
-            return table.column(name).slice(first, end - first)
-
-        base, last, count = (column(n) for n in ("base_offset", "last_offset", "record_count"))
-        latest, span = column("max_timestamp"), pc.add(pc.subtract(last, base), 1)
-        known = [
-            pc.equal(column("magic"), MAGIC),
-            pc.greater_equal(base, self.split.from_offset),
-            pc.less(last, self.split.end_offset),
-            pc.greater_equal(count, 0),
-            pc.less_equal(count, span),
-        ]
-        # A header has the largest time. It is that of every record if the broker set them.
-        one_time = table.has_bit(bits.LOG_APPEND_TIME).slice(first, end - first)
-        if self.settings.start_timestamp is not None:
-            known += [one_time, pc.greater_equal(latest, self.settings.start_timestamp)]
-        if self.settings.end_timestamp is not None:
-            known.append(pc.less(latest, self.settings.end_timestamp))
+    def _counted(self, window: memoryview, position: int, span: slice) -> RowSummary | None:
+        """``None`` if an extreme may be of times that are null in Spark."""
+        count = RecordCount(**{extreme.name: True for extreme in self.extremes})
+        try:
+            self._rows.count(window[: span.stop], span.start, count)
+        except CorruptBatchError as error:
+            raise error.located(self.split.path, position) from None
+        found = RowSummary(count.rows)
         for extreme in self.extremes:
-            known.append(pc.greater(count, 0))
-            if extreme.column == "offset":
-                known.append(pc.equal(count, span))  # no record is gone, the first and last neither
+            value = getattr(count, extreme.name)
+            if value is None:
                 continue
-            known += [pc.greater_equal(latest, TIMESTAMP_MIN), pc.less_equal(latest, TIMESTAMP_MAX)]
-            if extreme.choose is min:
-                known.append(one_time)
-        return reduce(pc.and_, known)
-
-    def _of_headers(self, table: ArrowTable, first: int, count: int) -> RowSummary:
-        def total(name: str, function: Callable[[pa.Array], pa.Scalar]) -> int:
-            value: int = function(table.column(name).slice(first, count)).as_py()
-            return value
-
-        found = RowSummary(total("record_count", pc.sum))
-        for extreme in self.extremes:
-            value = total(extreme.by_header, pc.min if extreme.choose is min else pc.max)
-            found.extremes[extreme] = value * (US_PER_MS if extreme.column == "timestamp" else 1)
+            if extreme.column == "timestamp":
+                if not TIMESTAMP_MIN <= value <= TIMESTAMP_MAX:
+                    return None
+                value *= US_PER_MS
+            found.extremes[extreme] = value
         return found
-
-    def _decoded(
-        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
-    ) -> Iterator[RowSummary]:
-        if first < end:
-            for rows in self._rows.read(window, position, table, first, end):
-                yield self._of_rows(rows)
 
     def _of_rows(self, rows: pa.RecordBatch) -> RowSummary:
         found = RowSummary(rows.num_rows)
@@ -324,6 +293,3 @@ class RowSummaries:
             if value is not None:
                 found.extremes[extreme] = value
         return found
-
-    def _is_sound(self, data: memoryview, batches: int) -> bool:
-        return not self.settings.check_crcs or BatchTable(data, check_crc=True).rows == batches
