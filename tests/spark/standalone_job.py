@@ -2,7 +2,8 @@
 
     python -m tests.spark.standalone_job MASTER ROOT
 
-asks the cluster about the brokers' directories in ROOT and writes the answers to ROOT/answers.json.
+asks the cluster about the brokers' directories in ROOT, its working directory, and writes the
+answers to ROOT/answers.json.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
 
 from logstore.common.errors import ConfigError
 from logstore.spark import package_archive, session, shipped, verify_on_spark
 from logstore.spark.executor_environment import workers
 from tests.spark.conftest import JAVA_OPTIONS, TEST_CONF
 from tests.spark.questions import reading, streaming, told, writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CONF = TEST_CONF | {
     "spark.driver.host": "127.0.0.1",
@@ -44,7 +50,22 @@ def answers(master: str, root: Path) -> dict[str, Any]:
         "writing": writing(spark, directories[0], root / "written"),
         "verified": told(verify_on_spark(spark, *damaged).report, str(root)),
         "unregistered": unregistered.read.format("logstore").load(directories[0]).count(),
+        "paths": [
+            lengths(spark, path)
+            for path in ("clean/broker-1", f"file://{directories[0]}", f"file:{directories[0]}")
+        ],
+        "seen by no worker": lengths(spark, str(root / "unseen" / "broker-1")),
+        "seen by one worker": lengths(spark, str(root / "halfseen" / "broker-1")),
     }
+
+
+def lengths(spark: SparkSession, path: str) -> int | str:
+    """The sum of a column, which no header tells; or the error."""
+    frame = spark.read.format("logstore").option("failOnDataLoss", "false").load(path)
+    try:
+        return int(frame.selectExpr("sum(length(value))").collect()[0][0])
+    except PySparkException as error:
+        return str(error)
 
 
 if __name__ == "__main__":
