@@ -12,18 +12,28 @@ import pyarrow.compute as pc
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
-from logstore.directory.columns import ArrowTable, Expansion, SplitColumns, of_batches, timestamps
+from logstore.directory.columns import (
+    BATCH_COLUMNS,
+    ArrowTable,
+    Expansion,
+    SplitColumns,
+    of_batches,
+    timestamps,
+)
 from logstore.directory.splits import ReadSettings, Split
 from logstore.directory.windows import BatchTable
+from logstore.format import attributes as bits
 from logstore.format.arrow import to_record_batch
 from logstore.format.header import MAGIC
-from logstore.format.reader import ReadOptions, fill_columns
-from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder
+from logstore.format.reader import fill_columns
+from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder, ReadBounds
 
 # Small enough to stay in the cache until the JVM has read it, and large enough that the cost of a
 # record batch itself does not matter.
 _ROWS_MAX = 32_768
 _BYTES_MAX = 4 << 20  # bytes of keys and values
+
+_PAIR = {"key": 0, "value": 1}  # the fields of a header
 
 logger = get_logger(__name__)
 
@@ -37,7 +47,8 @@ class RecordRows:
     schema: pa.Schema
     _constant: SplitColumns = field(init=False)
     _flags: tuple[bool, bool, bool, bool] = field(init=False)
-    _options: ReadOptions = field(init=False)
+    _bounds: ReadBounds = field(init=False)
+    _with_runs: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._constant = SplitColumns(self.split)
@@ -48,13 +59,15 @@ class RecordRows:
             "timestamp" in names,
             "headers" in names,
         )
-        self._options = ReadOptions(
+        self._with_runs = not names.isdisjoint(BATCH_COLUMNS)
+        self._bounds = ReadBounds(
             self.split.from_offset,
             self.split.end_offset,
             # A scan that leaves out damaged batches has checked every checksum.
             self.settings.check_crcs and not self.settings.drop_malformed,
             self.settings.include_control,
-            self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
+            start_timestamp=self.settings.start_timestamp,
+            end_timestamp=self.settings.end_timestamp,
         )
 
     @property
@@ -75,10 +88,16 @@ class RecordRows:
         data = window[: table.span(first, end).stop]
         starts = table.cells("position")
         while first < end:
-            builder, skipped = ColumnBuilder(*self._flags), 0
+            builder, skipped = ColumnBuilder(*self._flags, runs=self._with_runs), 0
             try:
                 at, status = fill_columns(
-                    data, starts[first], builder, _ROWS_MAX, _BYTES_MAX, self._options
+                    data,
+                    starts[first],
+                    builder,
+                    _ROWS_MAX,
+                    _BYTES_MAX,
+                    self._bounds,
+                    self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
                 )
                 # At the limit only a part of the last batch may have been decoded.
                 stop = end if status == DECODE_LIMIT else bisect_left(starts, at, first, end)
@@ -92,15 +111,13 @@ class RecordRows:
                 logger.warning("dropped a batch: %s", located)
                 stop, skipped = bisect_right(starts, error.position, first, end) - 1, 1
             if builder.rows:
-                records = to_record_batch(builder, *self._flags)
-                yield self._rows(records, position, table, first, stop)
+                runs = Expansion(table, *builder.runs())
+                yield self._rows(to_record_batch(builder, *self._flags), position, table, runs)
             first = stop + skipped
 
     def _rows(
-        self, records: pa.RecordBatch, position: int, table: ArrowTable, first: int, end: int
+        self, records: pa.RecordBatch, position: int, table: ArrowTable, expansion: Expansion
     ) -> pa.RecordBatch:
-        expansion = Expansion(records.column("offset"), table, first, end)
-
         def made(column: pa.Field) -> pa.Array:
             if self._constant.has(column.name):
                 return self._constant.rows(column, records.num_rows)
@@ -112,7 +129,7 @@ class RecordRows:
                 case "headers":
                     return _headers(records.column("headers"), column.type)
                 case "sequence":
-                    return expansion.sequences().cast(column.type)
+                    return expansion.sequences(records.column("offset")).cast(column.type)
             return expansion.expand(of_batches(column, table, position))
 
         arrays = [made(column) for column in self.schema]
@@ -120,11 +137,9 @@ class RecordRows:
 
 
 def _headers(lists: pa.ListArray, kind: pa.DataType) -> pa.Array:
-    """Headers as in Spark's source: null if a record has none."""
-    pairs = lists.values
-    pairs = pa.StructArray.from_arrays(
-        [pairs.field(0), pairs.field(1)], fields=list(kind.value_type)
-    )
+    """Headers as in Spark's source: null if a record has none. ``kind`` may lack a field."""
+    pairs, fields = lists.values, list(kind.value_type)
+    pairs = pa.StructArray.from_arrays([pairs.field(_PAIR[f.name]) for f in fields], fields=fields)
     none = pc.equal(pc.list_value_length(lists), 0)
     return pa.ListArray.from_arrays(lists.offsets, pairs, type=kind, mask=none)
 
@@ -174,8 +189,8 @@ class RowCounts:
     """The numbers of rows that ``RecordRows`` or ``BatchRows`` would make of ``split``.
 
     Checksums are checked as there, and then the header counts. A batch is decoded if its header
-    does not give the number: if a range of offsets cuts it, if it is a wrapper of an older format,
-    or if its record count is impossible.
+    does not give the number: if a range of offsets or times may cut it, if it is a wrapper of an
+    older format, or if its record count is impossible.
     """
 
     split: Split
@@ -223,16 +238,23 @@ class RowCounts:
 
         base, last, count = (column(n) for n in ("base_offset", "last_offset", "record_count"))
         span = pc.add(pc.subtract(last, base), 1)
-        return reduce(
-            pc.and_,
-            (
-                pc.equal(column("magic"), MAGIC),
-                pc.greater_equal(base, self.split.from_offset),
-                pc.less(last, self.split.end_offset),
-                pc.greater_equal(count, 0),
-                pc.less_equal(count, span),
-            ),
-        )
+        known = [
+            pc.equal(column("magic"), MAGIC),
+            pc.greater_equal(base, self.split.from_offset),
+            pc.less(last, self.split.end_offset),
+            pc.greater_equal(count, 0),
+            pc.less_equal(count, span),
+        ]
+        latest = column("max_timestamp")
+        if self.settings.start_timestamp is not None:
+            # A header has the largest time. It is that of every record if the broker set them.
+            known += [
+                table.has_bit(bits.LOG_APPEND_TIME).slice(first, end - first),
+                pc.greater_equal(latest, self.settings.start_timestamp),
+            ]
+        if self.settings.end_timestamp is not None:
+            known.append(pc.less(latest, self.settings.end_timestamp))
+        return reduce(pc.and_, known)
 
     def _decoded(
         self, window: memoryview, position: int, table: ArrowTable, first: int, end: int

@@ -21,6 +21,7 @@ cimport cython
 from logstore.kernels._common cimport *
 from logstore.kernels._scan cimport View, view_of
 
+from array import array
 from datetime import datetime
 
 from logstore.common.errors import InvalidRecordError
@@ -50,22 +51,81 @@ cdef PyTypeObject *record_type = <PyTypeObject *> <PyObject *> Record
 ls_adopt_record_type(record_type)
 cdef tuple no_headers = ()
 cdef int64_t INT32_LAST = 2147483647
+cdef int64_t INT64_LAST = 0x7fffffffffffffff
 cdef int64_t RECORDS_SIZE_LAST = INT32_LAST - LS_HEADER_SIZE
 
 cdef enum:
+    LOG_APPEND_TIME = 0x08
     # Work of a microsecond, for which it is not worth giving the GIL away.
     SMALL = 16384  # bytes
     FEW = 200  # records
 
-cdef enum:
-    DECODE_END_ = 0
-    DECODE_FULL_ = 1
-    DECODE_SPECIAL_ = 2
-    DECODE_LIMIT_ = 3
-    BATCH_ERROR_ = 16  # internal: the batch at the position is bad
-    RECORD_ERROR_ = 17  # internal: so is the record there
+cdef extern from "bounds.h" nogil:
+    cdef enum:
+        LS_DECODE_END, LS_DECODE_FULL, LS_DECODE_SPECIAL, LS_DECODE_LIMIT
+        LS_DECODE_BAD_BATCH, LS_DECODE_BAD_RECORD, LS_TAKE, LS_PASS
 
-STATUSES = (DECODE_END_, DECODE_FULL_, DECODE_SPECIAL_, DECODE_LIMIT_)
+    ctypedef struct ls_aborted:
+        int64_t producer_id, first_offset, marker_offset
+
+    ctypedef struct ls_bounds:
+        int64_t from_offset, end_offset, start_timestamp, end_timestamp
+        const ls_aborted *aborted
+        int64_t aborted_count
+        bint check_crc, include_control
+
+    ls_bounds ls_bounds_none() noexcept nogil
+    bint ls_is_timed(const ls_bounds *wanted) noexcept nogil
+    bint ls_in_time(int64_t timestamp, int64_t start, int64_t end) noexcept nogil
+    int ls_next_batch(const uint8_t *p, const uint8_t *end, ls_batch *b, const ls_bounds *wanted,
+                      int *code) noexcept nogil
+
+
+cdef extern from "column_builder.h" nogil:
+    cdef enum:
+        LS_KEYS, LS_VALUES, LS_TIMESTAMPS, LS_HEADER_COLUMNS, LS_RUNS
+
+    ctypedef struct ls_string_column:
+        Block offsets, data, valid
+        int64_t nulls
+
+    ctypedef struct ls_run:
+        int64_t end_row, position
+
+    ctypedef struct ls_builder:
+        int columns
+        int64_t rows
+        Block offsets, timestamps, runs, header_lists
+        ls_string_column keys, values, header_names, header_values
+
+    void ls_builder_init(ls_builder *s, int columns, int64_t column_bytes_max) noexcept nogil
+    int ls_builder_run(
+        ls_builder *s, const uint8_t *data, int64_t n, int64_t *position, int64_t max_rows,
+        int64_t max_bytes, const ls_bounds *wanted, int *code) noexcept nogil
+    int ls_builder_section(
+        ls_builder *s, const uint8_t *payload, int64_t n, const ls_batch *b, int64_t position,
+        const ls_bounds *wanted, int64_t *bad_position, int *code) noexcept nogil
+    bint ls_builder_finish(ls_builder *s) noexcept nogil
+    Block ls_take(Block *block) noexcept nogil
+    void ls_builder_discard(ls_builder *s) noexcept nogil
+
+
+cdef extern from "count.h" nogil:
+    cdef enum:
+        LS_MIN_OFFSET, LS_MAX_OFFSET, LS_MIN_TIMESTAMP, LS_MAX_TIMESTAMP
+
+    ctypedef struct ls_summary:
+        int64_t rows, min_offset, max_offset, min_timestamp, max_timestamp
+
+    ls_summary ls_summary_none() noexcept nogil
+    int ls_count_section(const uint8_t *p, const uint8_t *end, const ls_batch *b,
+                         const ls_bounds *wanted, ls_summary *s, const uint8_t **at) noexcept nogil
+    int ls_count(
+        const uint8_t *data, int64_t n, int64_t *position, const ls_bounds *wanted, int extremes,
+        ls_summary *s, int *code) noexcept nogil
+
+
+STATUSES = (LS_DECODE_END, LS_DECODE_FULL, LS_DECODE_SPECIAL, LS_DECODE_LIMIT)
 
 
 # ---- encoding ----
@@ -702,9 +762,68 @@ cdef object make_headers(const ls_record *r, const uint8_t *end):
     return tuple(items)
 
 
+@cython.final
+cdef class ReadBounds:
+    """Which records are wanted; see the stub."""
+
+    cdef ls_bounds value
+    cdef Block ranges
+    cdef readonly tuple aborted
+
+    def __cinit__(self, int64_t from_offset=0, int64_t end_offset=INT64_LAST, bint check_crc=True,
+                  bint include_control=False, aborted=(), start_timestamp=None,
+                  end_timestamp=None):
+        cdef ls_aborted *place
+        self.value = ls_bounds_none()
+        self.value.from_offset, self.value.end_offset = from_offset, end_offset
+        self.value.check_crc, self.value.include_control = check_crc, include_control
+        if start_timestamp is not None:
+            self.value.start_timestamp = start_timestamp
+        if end_timestamp is not None:
+            self.value.end_timestamp = end_timestamp
+        self.aborted = tuple(sorted(aborted))
+        if not reserve(&self.ranges, len(self.aborted) * <int64_t> sizeof(ls_aborted) + 1):
+            raise MemoryError
+        place = <ls_aborted *> self.ranges.data
+        for producer_id, first_offset, marker_offset in self.aborted:
+            place[self.value.aborted_count] = ls_aborted(producer_id, first_offset, marker_offset)
+            self.value.aborted_count += 1
+        self.value.aborted = place
+
+    def __dealloc__(self):
+        discard(&self.ranges)
+
+    @property
+    def from_offset(self):
+        return self.value.from_offset
+
+    @property
+    def end_offset(self):
+        return self.value.end_offset
+
+    @property
+    def start_timestamp(self):
+        return self.value.start_timestamp
+
+    @property
+    def end_timestamp(self):
+        return self.value.end_timestamp
+
+    @property
+    def check_crc(self):
+        return self.value.check_crc
+
+    @property
+    def include_control(self):
+        return self.value.include_control
+
+    def is_in_time(self, int64_t timestamp):
+        return ls_in_time(timestamp, self.value.start_timestamp, self.value.end_timestamp)
+
+
 cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t base_offset,
                         int64_t base_timestamp, int32_t record_count, bint log_append,
-                        int64_t log_append_time, int64_t from_offset, int64_t end_offset,
+                        int64_t log_append_time, const ls_bounds *wanted,
                         const uint8_t **at) except -1:
     """Append the records of one section; the result is an LS_RECORD_ code, ``at`` its place."""
     cdef ls_record r
@@ -714,6 +833,7 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
     cdef int64_t offset
     cdef int64_t timestamp = log_append_time
     cdef int code
+    cdef bint in_time = True, timed = not log_append and ls_is_timed(wanted)
     cdef object made
     cdef PyObject *headers
     at[0] = p
@@ -722,14 +842,22 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
     try:
         for i in range(record_count):
             at[0] = p
-            code = ls_read_record(&p, end, &r)
+            if timed:
+                code = ls_skim_record(&p, end, &r)
+                in_time = code == LS_RECORD_OK and ls_in_time(
+                    ls_add64(base_timestamp, r.timestamp_delta), wanted.start_timestamp,
+                    wanted.end_timestamp)
+                if in_time:
+                    p = at[0]
+            if in_time:
+                code = ls_read_record(&p, end, &r)
             if unlikely(code != LS_RECORD_OK):
                 return code
             if unlikely(r.offset_delta <= previous):
                 return LS_RECORD_OFFSET
             previous = r.offset_delta
             offset = ls_add64(base_offset, r.offset_delta)
-            if offset < from_offset or offset >= end_offset:
+            if not in_time or offset < wanted.from_offset or offset >= wanted.end_offset:
                 continue
             if not log_append:
                 timestamp = ls_add64(base_timestamp, r.timestamp_delta)
@@ -755,44 +883,36 @@ def decode_records(payload, int64_t base_offset, int64_t base_timestamp, int32_t
     cdef list out = []
     cdef bint log_append = log_append_time is not None
     cdef int64_t time = log_append_time if log_append else -1
-    cdef int code = decode_section(
-        out, view.start, view.end, base_offset, base_timestamp, record_count, log_append, time,
-        from_offset, 0x7fffffffffffffff, &at)
+    cdef ls_bounds wanted = ls_bounds_none()
+    cdef int code
+    wanted.from_offset = from_offset
+    code = decode_section(out, view.start, view.end, base_offset, base_timestamp, record_count,
+                          log_append, time, &wanted, &at)
     if code != LS_RECORD_OK:
         raise record_error(code, at - view.start)
     return out
 
 
-cdef int next_batch(const uint8_t *p, const uint8_t *end, ls_batch *b, int64_t from_offset,
-                    int64_t end_offset, int *code) noexcept nogil:
-    """What to do at ``p``: -1 decode the batch, -2 skip it, or the status that ends the run."""
-    cdef int status = ls_frame(p, end, b)
-    if status == LS_OK:
-        status = ls_fields(b)
-    if status == LS_OK:
-        status = ls_values(b)
-    if unlikely(status != LS_OK):
-        if status == LS_END or status == LS_TAIL or status == LS_INCOMPLETE:
-            return DECODE_END_
-        code[0] = status
-        return BATCH_ERROR_
-    if b.last_offset < from_offset:
-        return -2
-    if b.base_offset >= end_offset:
-        return DECODE_LIMIT_
-    if b.magic != 2 or b.attributes & 0x27:
-        return DECODE_SPECIAL_
-    return -1
+cdef int check_status(int status, int code, object data, int64_t position) except -1:
+    """Raise the error that a status says there is at ``position`` of ``data``."""
+    if status == LS_DECODE_BAD_BATCH:
+        raise batch_error(code, memoryview(data).cast("B"), position)
+    if status == LS_DECODE_BAD_RECORD:
+        if code == LS_RECORD_MEMORY:
+            raise MemoryError
+        raise record_error(code, position)
+    return 0
 
 
 def decode_run(data, int64_t position, list out not None, int64_t max_records,
-               int64_t from_offset, int64_t end_offset, bint check_crc=True):
+               ReadBounds bounds not None):
     """Records of consecutive plain batches; see the stub."""
     cdef View view = view_of(data)
     cdef const uint8_t *p
     cdef const uint8_t *at = NULL
     cdef ls_batch b
-    cdef int step, status = DECODE_END_, code = 0
+    cdef int step, status = LS_DECODE_END, code = 0
+    cdef const ls_bounds *wanted = &bounds.value
     cdef bint crc_ok
     cdef Py_ssize_t before
     cdef Py_ssize_t first = PyList_GET_SIZE(out)
@@ -801,46 +921,45 @@ def decode_run(data, int64_t position, list out not None, int64_t max_records,
     p = view.start + position
     while True:
         if PyList_GET_SIZE(out) - first >= max_records:
-            status = DECODE_FULL_
+            status = LS_DECODE_FULL
             break
-        step = next_batch(p, view.end, &b, from_offset, end_offset, &code)
-        if step == -2:
+        step = ls_next_batch(p, view.end, &b, wanted, &code)
+        if step == LS_PASS:
             p += b.size
             continue
         if step >= 0:
             status = step
             break
-        if check_crc:
+        if wanted.check_crc:
             if b.size < 65536:
                 crc_ok = ls_crc_ok(&b)
             else:
                 with nogil:
                     crc_ok = ls_crc_ok(&b)
             if unlikely(not crc_ok):
-                status, code = BATCH_ERROR_, LS_BAD_CRC
+                status, code = LS_DECODE_BAD_BATCH, LS_BAD_CRC
                 break
+        if step != LS_TAKE:
+            p += b.size
+            continue
         before = PyList_GET_SIZE(out)
         code = decode_section(
             out, p + LS_HEADER_SIZE, p + b.size, b.base_offset, b.base_timestamp,
-            b.record_count, b.attributes & 8 != 0, b.max_timestamp, from_offset, end_offset,
-            &at)
+            b.record_count, b.attributes & LOG_APPEND_TIME != 0, b.max_timestamp, wanted, &at)
         if unlikely(code != LS_RECORD_OK):
             PyList_SetSlice(out, before, PyList_GET_SIZE(out), NULL)
-            status = RECORD_ERROR_
+            status = LS_DECODE_BAD_RECORD
             p = at
             break
-        if b.last_offset >= end_offset:
-            status = DECODE_LIMIT_
+        if b.last_offset >= wanted.end_offset:
+            status = LS_DECODE_LIMIT
             break
         p += b.size
-        if b.last_offset + 1 == end_offset:
-            status = DECODE_LIMIT_
+        if b.last_offset + 1 == wanted.end_offset:
+            status = LS_DECODE_LIMIT
             break
     position = p - view.start
-    if status == BATCH_ERROR_:
-        raise batch_error(code, memoryview(data).cast("B"), position)
-    if status == RECORD_ERROR_:
-        raise record_error(code, position)
+    check_status(status, code, data, position)
     return position, status
 
 
@@ -881,115 +1000,30 @@ cdef class NativeBuffer:
 
 
 cdef object hand_out(Block *block, int width):
-    """Move ``block`` into an object of its own; the builder starts over with an empty one."""
+    """Move ``block`` of a finished builder into an object of its own."""
     cdef NativeBuffer result = NativeBuffer.__new__(NativeBuffer)
-    if not reserve(block, 1):  # so that the address is never null
-        raise MemoryError
-    result.block = block[0]
+    result.block = ls_take(block)
     result.strides[0] = width
-    result.shape[0] = block.size // width
+    result.shape[0] = result.block.size // width
     result.format = b"q" if width == 8 else b"i" if width == 4 else b"B"
-    block.data = NULL
-    block.size = block.capacity = 0
     return result
 
 
-cdef extern from "columns.h" nogil:
-    ctypedef struct ls_strings:
-        int32_t *offsets
-        uint8_t *data
-        uint8_t *valid
-        int64_t count, size, nulls
-
-    ctypedef struct ls_columns:
-        int64_t *offsets
-        int64_t *timestamps
-        int64_t rows
-        ls_strings keys, values
-
-    void ls_put_string(
-        ls_strings *s, const uint8_t *bytes, int32_t size, const uint8_t *readable) noexcept nogil
-    int32_t ls_fill_columns(
-        ls_columns *columns, const uint8_t **at, const uint8_t *end, const uint8_t *readable,
-        int32_t count, int32_t *previous, int64_t base_offset, int64_t base_timestamp,
-        bint log_append, int64_t log_append_time, int64_t from_offset, int64_t end_offset,
-        int64_t ahead) noexcept nogil
-
-
-ctypedef struct Strings:
-    # An Arrow column of binary values: offsets has count + 1 int32, valid one bit per value, all
-    # set ahead of use so that only nulls cost anything.
-    Block offsets
-    Block data
-    Block valid
-    int64_t count
-    int64_t nulls
-
-
-cdef bint make_room(Strings *s, int64_t count, int64_t size) noexcept nogil:
-    cdef int64_t valid = (s.count + count + 7) // 8 - s.valid.size
-    if not reserve(&s.offsets, 4 * count + 4) or not reserve(&s.data, size + LS_SLACK):
-        return False
-    if s.offsets.size == 0:
-        (<int32_t *> s.offsets.data)[0] = 0
-        s.offsets.size = 4
-    if valid > 0:
-        if not reserve(&s.valid, valid):
-            return False
-        memset(s.valid.data + s.valid.size, 0xff, valid)
-        s.valid.size += valid
-    return True
-
-
-cdef inline void lend(Strings *s, ls_strings *to) noexcept nogil:
-    to.offsets = <int32_t *> s.offsets.data
-    to.data = s.data.data
-    to.valid = s.valid.data
-    to.count, to.size, to.nulls = s.count, s.data.size, s.nulls
-
-
-cdef inline void settle(Strings *s, const ls_strings *lent) noexcept nogil:
-    s.offsets.size += 4 * (lent.count - s.count)
-    s.count, s.data.size, s.nulls = lent.count, lent.size, lent.nulls
-
-
-cdef inline void put(Strings *s, const uint8_t *bytes, int32_t size,
-                     const uint8_t *readable) noexcept nogil:
-    """Append one value; ``make_room`` came before, and ``readable`` ends the source."""
-    cdef ls_strings lent
-    lend(s, &lent)
-    ls_put_string(&lent, bytes, size, readable)
-    settle(s, &lent)
-
-
-cdef void take_back(Strings *s, int64_t count, int64_t size, int64_t nulls) noexcept nogil:
-    cdef int64_t i
-    for i in range(count, s.count):
-        s.valid.data[i >> 3] |= <uint8_t> (1 << (i & 7))
-    s.offsets.size -= 4 * (s.count - count)
-    s.count, s.data.size, s.nulls = count, size, nulls
-
-
-cdef void discard_strings(Strings *s) noexcept nogil:
-    discard(&s.offsets)
-    discard(&s.data)
-    discard(&s.valid)
-
-
-cdef int hand_out_strings(Strings *s, dict result, str name) except -1:
-    if not make_room(s, 0, 0):
-        raise MemoryError
+cdef int hand_out_strings(ls_string_column *s, dict result, str name) except -1:
     result[name + "_offsets"] = hand_out(&s.offsets, 4)
     result[name + "_data"] = hand_out(&s.data, 1)
-    if s.nulls:
-        s.valid.size = (s.count + 7) // 8
-        if s.count & 7:
-            s.valid.data[s.count >> 3] &= <uint8_t> ((1 << (s.count & 7)) - 1)
-        result[name + "_validity"] = hand_out(&s.valid, 1)
-    else:
-        result[name + "_validity"] = None
-        discard(&s.valid)
-    s.count = s.nulls = 0
+    result[name + "_validity"] = hand_out(&s.valid, 1) if s.nulls else None
+    return 0
+
+
+cdef int describe(ls_batch *b, int64_t base_offset, int64_t base_timestamp, int32_t record_count,
+                  log_append_time) except -1:
+    """The header of a section of which no more is known."""
+    memset(b, 0, sizeof(b[0]))
+    b.base_offset, b.base_timestamp, b.record_count = base_offset, base_timestamp, record_count
+    b.max_timestamp = INT64_LAST
+    if log_append_time is not None:
+        b.attributes, b.max_timestamp = LOG_APPEND_TIME, log_append_time
     return 0
 
 
@@ -997,222 +1031,27 @@ cdef int hand_out_strings(Strings *s, dict result, str name) except -1:
 cdef class ColumnBuilder:
     """Records as Arrow columns; see the stub."""
 
-    cdef readonly int64_t rows
-    cdef bint with_keys, with_values, with_timestamps, with_headers, busy
-    cdef int64_t column_bytes_max
-    cdef Block offsets, timestamps, header_lists
-    cdef Strings keys, values, header_names, header_values
+    cdef ls_builder builder
+    cdef bint busy
 
     def __cinit__(self, bint keys=True, bint values=True, bint timestamps=True,
-                  bint headers=False, int64_t column_bytes_max=INT32_LAST):
+                  bint headers=False, int64_t column_bytes_max=INT32_LAST, bint runs=False):
         if not 0 <= column_bytes_max <= INT32_LAST:
             raise ValueError(f"columns of {column_bytes_max} bytes: up to {INT32_LAST} are possible")
-        self.column_bytes_max = column_bytes_max
-        self.with_keys, self.with_values = keys, values
-        self.with_timestamps, self.with_headers = timestamps, headers
+        ls_builder_init(
+            &self.builder, (LS_KEYS if keys else 0) | (LS_VALUES if values else 0)
+            | (LS_TIMESTAMPS if timestamps else 0) | (LS_HEADER_COLUMNS if headers else 0)
+            | (LS_RUNS if runs else 0), column_bytes_max)
 
     def __dealloc__(self):
-        discard(&self.offsets)
-        discard(&self.timestamps)
-        discard(&self.header_lists)
-        discard_strings(&self.keys)
-        discard_strings(&self.values)
-        discard_strings(&self.header_names)
-        discard_strings(&self.header_values)
+        ls_builder_discard(&self.builder)
 
-    cdef inline bint fits(self, int64_t size) noexcept nogil:
-        """Whether a section of ``size`` bytes leaves every offset in range."""
-        return (self.keys.data.size + size <= self.column_bytes_max
-                and self.values.data.size + size <= self.column_bytes_max
-                and self.header_names.data.size + size <= self.column_bytes_max
-                and self.header_values.data.size + size <= self.column_bytes_max
-                and self.header_names.count + size <= self.column_bytes_max)
-
-    cdef int add_section(self, const uint8_t *p, const uint8_t *end, const uint8_t *readable,
-                         int64_t base_offset, int64_t base_timestamp, int32_t record_count,
-                         bint log_append, int64_t log_append_time, int64_t from_offset,
-                         int64_t end_offset, const uint8_t **at) noexcept nogil:
-        """All records of a section, or none: an LS_RECORD_ code, and where it shows."""
-        cdef ls_record r
-        cdef ls_columns lent
-        cdef int64_t offset, size = end - p
-        cdef int64_t rows = self.rows
-        cdef int64_t key_count = self.keys.count, key_size = self.keys.data.size
-        cdef int64_t key_nulls = self.keys.nulls, value_nulls = self.values.nulls
-        cdef int64_t value_count = self.values.count, value_size = self.values.data.size
-        cdef int64_t name_count = self.header_names.count, name_size = self.header_names.data.size
-        cdef int64_t header_size = self.header_values.data.size
-        cdef int64_t header_nulls = self.header_values.nulls
-        cdef int32_t i, done = 0, left = record_count, previous = -1
-        # No difference of offsets overflows; sections of unknown origin may have a base below 0.
-        cdef bint fast = (self.with_keys and self.with_values and self.with_timestamps
-                          and base_offset >= 0 and from_offset >= 0 and end_offset >= 0)
-        cdef int code = LS_RECORD_OK
-        at[0] = p
-        if record_count < 0 or record_count > size // LS_RECORD_SIZE_MIN:
-            return LS_RECORD_COUNT
-        # Room for the whole section, so that the loop has no capacity to check.
-        if (not reserve(&self.offsets, 8 * <int64_t> record_count)
-                or self.with_timestamps
-                and not reserve(&self.timestamps, 8 * <int64_t> record_count)
-                or self.with_keys and not make_room(&self.keys, record_count, size)
-                or self.with_values and not make_room(&self.values, record_count, size)
-                or self.with_headers
-                and not reserve(&self.header_lists, 4 * <int64_t> record_count + 4)):
-            return LS_RECORD_MEMORY
-        if self.with_headers and self.header_lists.size == 0:
-            (<int32_t *> self.header_lists.data)[0] = 0
-            self.header_lists.size = 4
-        while True:
-            if fast:
-                lent.offsets = <int64_t *> self.offsets.data
-                lent.timestamps = <int64_t *> self.timestamps.data
-                lent.rows = rows
-                lend(&self.keys, &lent.keys)
-                lend(&self.values, &lent.values)
-                done = ls_fill_columns(
-                    &lent, &p, end, readable, left, &previous, base_offset, base_timestamp,
-                    log_append, log_append_time, from_offset, end_offset, size + LS_HEADER_SIZE)
-                settle(&self.keys, &lent.keys)
-                settle(&self.values, &lent.values)
-                if self.with_headers:
-                    for i in range(1, done + 1):
-                        (<int32_t *> self.header_lists.data)[rows + i] = \
-                            <int32_t> self.header_names.count
-            rows += done
-            left -= done
-            at[0] = p
-            if left == 0:
-                if p != end:
-                    code = LS_RECORD_TRAILING
-                break
-            # One record that takes a closer look.
-            code = ls_read_record(&p, end, &r)
-            if unlikely(code != LS_RECORD_OK):
-                break
-            if unlikely(r.offset_delta <= previous):
-                code = LS_RECORD_OFFSET
-                break
-            previous = r.offset_delta
-            left -= 1
-            offset = ls_add64(base_offset, r.offset_delta)
-            if offset < from_offset or offset >= end_offset:
-                continue
-            (<int64_t *> self.offsets.data)[rows] = offset
-            if self.with_timestamps:
-                (<int64_t *> self.timestamps.data)[rows] = log_append_time if log_append else \
-                    ls_add64(base_timestamp, r.timestamp_delta)
-            if self.with_keys:
-                put(&self.keys, r.key, r.key_size, readable)
-            if self.with_values:
-                put(&self.values, r.value, r.value_size, readable)
-            rows += 1
-            if self.with_headers:
-                code = self.add_headers(&r, p, readable)
-                if unlikely(code != LS_RECORD_OK):
-                    break
-                (<int32_t *> self.header_lists.data)[rows] = <int32_t> self.header_names.count
-        if unlikely(code != LS_RECORD_OK):
-            take_back(&self.keys, key_count, key_size, key_nulls)
-            take_back(&self.values, value_count, value_size, value_nulls)
-            take_back(&self.header_names, name_count, name_size, 0)
-            take_back(&self.header_values, name_count, header_size, header_nulls)
-            return code
-        self.rows = rows
-        self.offsets.size = 8 * rows
-        if self.with_timestamps:
-            self.timestamps.size = 8 * rows
-        if self.with_headers:
-            self.header_lists.size = 4 * rows + 4
-        return LS_RECORD_OK
-
-    cdef int add_headers(self, const ls_record *r, const uint8_t *end,
-                         const uint8_t *readable) noexcept nogil:
-        """Append the headers of a record that ends at ``end``: an LS_RECORD_ code."""
-        cdef const uint8_t *name = NULL
-        cdef const uint8_t *value = NULL
-        cdef const uint8_t *header = r.headers
-        cdef int32_t name_size = 0, value_size = 0
-        if r.header_count == 0:
-            return LS_RECORD_OK
-        if (not make_room(&self.header_names, r.header_count, end - header)
-                or not make_room(&self.header_values, r.header_count, end - header)):
-            return LS_RECORD_MEMORY
-        for _ in range(r.header_count):
-            header = ls_header(header, end, &name, &name_size, &value, &value_size)
-            if unlikely(header == NULL):  # the bytes changed since ls_read_record saw them
-                return LS_RECORD_FIELD
-            put(&self.header_names, name, name_size, readable)
-            put(&self.header_values, value, value_size, readable)
-        return LS_RECORD_OK
-
-    cdef void expect(self, const ls_batch *b, int64_t left, int64_t max_rows,
-                     int64_t max_bytes) noexcept nogil:
-        """Reserve for the whole run, judged by its first batch, so that little is moved later.
-
-        Only addresses are spent when the guess is too high; failing to reserve is no error.
-        """
-        cdef int64_t rows, size
-        cdef int64_t section = b.size - LS_HEADER_SIZE
-        if b.record_count < 1 or b.record_count > section // LS_RECORD_SIZE_MIN:
-            return
-        rows = min(<int64_t> b.record_count * (left // b.size), max_rows - self.rows)
-        size = min(rows // b.record_count * b.size, max_bytes)
-        if rows < 1000 or self.rows > 0:
-            return
-        reserve(&self.offsets, 8 * rows)
-        if self.with_timestamps:
-            reserve(&self.timestamps, 8 * rows)
-        if self.with_keys:
-            reserve(&self.keys.offsets, 4 * rows + 4)
-            reserve(&self.keys.data, size + section + LS_SLACK)
-        if self.with_values:
-            reserve(&self.values.offsets, 4 * rows + 4)
-            reserve(&self.values.data, size + section + LS_SLACK)
-
-    cdef int run(self, const uint8_t *data, int64_t n, int64_t *position, int64_t max_rows,
-                 int64_t max_bytes, int64_t from_offset, int64_t end_offset, bint check_crc,
-                 int *code) noexcept nogil:
-        cdef const uint8_t *p = data + position[0]
-        cdef const uint8_t *end = data + n
-        cdef const uint8_t *at = NULL
-        cdef ls_batch b
-        cdef int step
-        cdef bint first = True
-        while True:
-            position[0] = p - data
-            if self.rows >= max_rows or self.keys.data.size + self.values.data.size >= max_bytes:
-                return DECODE_FULL_
-            step = next_batch(p, end, &b, from_offset, end_offset, code)
-            if step == -2:
-                p += b.size
-                continue
-            if step >= 0:
-                return step
-            if check_crc and unlikely(not ls_crc_ok(&b)):
-                code[0] = LS_BAD_CRC
-                return BATCH_ERROR_
-            if unlikely(not self.fits(b.size)):
-                return DECODE_FULL_
-            if first:
-                self.expect(&b, end - p, max_rows, max_bytes)
-                first = False
-            code[0] = self.add_section(
-                p + LS_HEADER_SIZE, p + b.size, end, b.base_offset, b.base_timestamp,
-                b.record_count, b.attributes & 8 != 0, b.max_timestamp, from_offset, end_offset,
-                &at)
-            if unlikely(code[0] != LS_RECORD_OK):
-                position[0] = at - data
-                return RECORD_ERROR_
-            if b.last_offset >= end_offset:
-                return DECODE_LIMIT_
-            p += b.size
-            if b.last_offset + 1 == end_offset:
-                position[0] = p - data
-                return DECODE_LIMIT_
+    @property
+    def rows(self):
+        return self.builder.rows
 
     def add_run(self, data, int64_t position, int64_t max_rows, int64_t max_bytes,
-                int64_t from_offset, int64_t end_offset, bint check_crc=True):
+                ReadBounds bounds not None):
         """Append the records of consecutive plain batches: ``(next position, status)``."""
         cdef View view
         cdef int status, code = 0
@@ -1222,70 +1061,70 @@ cdef class ColumnBuilder:
             if not 0 <= position <= view.size:
                 raise ValueError(f"position {position} is outside 0…{view.size}")
             with nogil:
-                status = self.run(view.start, view.size, &position, max_rows, max_bytes,
-                                  from_offset, end_offset, check_crc, &code)
+                status = ls_builder_run(&self.builder, view.start, view.size, &position, max_rows,
+                                        max_bytes, &bounds.value, &code)
         finally:
             self.busy = False
-        if status == BATCH_ERROR_:
-            raise batch_error(code, memoryview(data).cast("B"), position)
-        if status == RECORD_ERROR_:
-            if code == LS_RECORD_MEMORY:
-                raise MemoryError
-            raise record_error(code, position)
+        check_status(status, code, data, position)
         return position, status
 
     def add_payload(self, payload, int64_t base_offset, int64_t base_timestamp,
-                    int32_t record_count, log_append_time, int64_t from_offset,
-                    int64_t end_offset):
+                    int32_t record_count, log_append_time, ReadBounds bounds not None,
+                    int64_t batch_position=0):
         """Append one unpacked section: DECODE_END, or DECODE_FULL when it does not fit."""
         cdef View view
-        cdef const uint8_t *at = NULL
-        cdef bint log_append = log_append_time is not None
-        cdef int64_t time = log_append_time if log_append else -1
-        cdef int code
+        cdef ls_batch b
+        cdef int64_t position = 0
+        cdef int status, code = 0
+        describe(&b, base_offset, base_timestamp, record_count, log_append_time)
         self.enter()
         try:
             view = view_of(payload)
             if view.size > INT32_LAST:
                 raise ValueError(f"{view.size} bytes are too many for one section")
-            if not self.fits(view.size):
-                return DECODE_FULL_
             with nogil:
-                code = self.add_section(view.start, view.end, view.end, base_offset,
-                                        base_timestamp, record_count, log_append, time,
-                                        from_offset, end_offset, &at)
+                status = ls_builder_section(&self.builder, view.start, view.size, &b,
+                                            batch_position, &bounds.value, &position, &code)
         finally:
             self.busy = False
-        if code == LS_RECORD_MEMORY:
-            raise MemoryError
-        if code != LS_RECORD_OK:
-            raise record_error(code, at - view.start)
-        return DECODE_END_
+        check_status(status, code, payload, position)
+        return status
+
+    def runs(self):
+        """Where the rows come from; see the stub."""
+        cdef int64_t i, n
+        cdef const ls_run *run
+        self.enter()
+        try:
+            n = self.builder.runs.size // <int64_t> sizeof(ls_run)
+            run = <const ls_run *> self.builder.runs.data
+            return (array("q", [run[i].end_row for i in range(n)]),
+                    array("q", [run[i].position for i in range(n)]))
+        finally:
+            self.busy = False
 
     def finish(self):
         """The columns as buffers; the builder is empty afterwards."""
         cdef dict result = {}
+        cdef ls_builder *s = &self.builder
         self.enter()
         try:
-            result["offsets"] = hand_out(&self.offsets, 8)
-            if self.with_timestamps:
-                result["timestamps"] = hand_out(&self.timestamps, 8)
-            if self.with_keys:
-                hand_out_strings(&self.keys, result, "key")
-            if self.with_values:
-                hand_out_strings(&self.values, result, "value")
-            if self.with_headers:
-                if self.header_lists.size == 0:
-                    if not reserve(&self.header_lists, 4):
-                        raise MemoryError
-                    (<int32_t *> self.header_lists.data)[0] = 0
-                    self.header_lists.size = 4
-                result["header_list_offsets"] = hand_out(&self.header_lists, 4)
-                hand_out_strings(&self.header_names, result, "header_name")
-                hand_out_strings(&self.header_values, result, "header_value")
+            if not ls_builder_finish(s):
+                raise MemoryError
+            result["offsets"] = hand_out(&s.offsets, 8)
+            if s.columns & LS_TIMESTAMPS:
+                result["timestamps"] = hand_out(&s.timestamps, 8)
+            if s.columns & LS_KEYS:
+                hand_out_strings(&s.keys, result, "key")
+            if s.columns & LS_VALUES:
+                hand_out_strings(&s.values, result, "value")
+            if s.columns & LS_HEADER_COLUMNS:
+                result["header_list_offsets"] = hand_out(&s.header_lists, 4)
+                hand_out_strings(&s.header_names, result, "header_name")
+                hand_out_strings(&s.header_values, result, "header_value")
                 del result["header_name_validity"]
-            self.rows = 0
         finally:
+            ls_builder_discard(s)
             self.busy = False
         return result
 
@@ -1294,3 +1133,75 @@ cdef class ColumnBuilder:
             raise RuntimeError("the builder is at work in another thread")
         self.busy = True
         return 0
+
+
+# ---- counting ----
+
+@cython.final
+cdef class RecordCount:
+    """How many records, and their extremes; see the stub."""
+
+    cdef ls_summary summary
+    cdef int extremes
+
+    def __cinit__(self, bint min_offset=False, bint max_offset=False, bint min_timestamp=False,
+                  bint max_timestamp=False):
+        self.summary = ls_summary_none()
+        self.extremes = (
+            (LS_MIN_OFFSET if min_offset else 0) | (LS_MAX_OFFSET if max_offset else 0)
+            | (LS_MIN_TIMESTAMP if min_timestamp else 0)
+            | (LS_MAX_TIMESTAMP if max_timestamp else 0))
+
+    @property
+    def rows(self):
+        return self.summary.rows
+
+    @property
+    def min_offset(self):
+        return self.summary.min_offset if self.knows(LS_MIN_OFFSET) else None
+
+    @property
+    def max_offset(self):
+        return self.summary.max_offset if self.knows(LS_MAX_OFFSET) else None
+
+    @property
+    def min_timestamp(self):
+        return self.summary.min_timestamp if self.knows(LS_MIN_TIMESTAMP) else None
+
+    @property
+    def max_timestamp(self):
+        return self.summary.max_timestamp if self.knows(LS_MAX_TIMESTAMP) else None
+
+    cdef bint knows(self, int extreme):
+        return self.summary.rows > 0 and self.extremes & extreme
+
+    def add_run(self, data, int64_t position, ReadBounds bounds not None):
+        """Add the records of consecutive batches: ``(next position, status)``."""
+        cdef View view = view_of(data)
+        cdef ls_summary summary = self.summary
+        cdef int status, code = 0
+        if not 0 <= position <= view.size:
+            raise ValueError(f"position {position} is outside 0…{view.size}")
+        with nogil:
+            status = ls_count(view.start, view.size, &position, &bounds.value, self.extremes,
+                              &summary, &code)
+        self.summary = summary
+        check_status(status, code, data, position)
+        return position, status
+
+    def add_payload(self, payload, int64_t base_offset, int64_t base_timestamp,
+                    int32_t record_count, log_append_time, ReadBounds bounds not None,
+                    int64_t batch_position=0):
+        """Add one unpacked section: DECODE_END."""
+        cdef View view = view_of(payload)
+        cdef const uint8_t *at = NULL
+        cdef ls_summary summary = self.summary
+        cdef ls_batch b
+        cdef int code
+        describe(&b, base_offset, base_timestamp, record_count, log_append_time)
+        with nogil:
+            code = ls_count_section(view.start, view.end, &b, &bounds.value, &summary, &at)
+        if code != LS_RECORD_OK:
+            raise record_error(code, at - view.start)
+        self.summary = summary
+        return LS_DECODE_END

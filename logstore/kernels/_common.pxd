@@ -16,11 +16,12 @@ cdef extern from "crc32c.h" nogil:
 
 
 cdef extern from "memory.h" nogil:
-    cdef enum:
-        LS_EXACT_BELOW, LS_BLOCK_MIN
-    void ls_free(uint8_t *data, int64_t capacity) noexcept nogil
-    uint8_t *ls_grow(
-        uint8_t *data, int64_t used, int64_t old, int64_t *capacity) noexcept nogil
+    ctypedef struct Block "ls_block":
+        uint8_t *data
+        int64_t size, capacity
+
+    bint reserve "ls_reserve"(Block *block, int64_t extra) noexcept nogil
+    void discard "ls_discard"(Block *block) noexcept nogil
 
 
 cdef extern from "batch_layout.h" nogil:
@@ -88,42 +89,9 @@ cdef extern from "batch_layout.h" nogil:
         const uint8_t *p, const uint8_t *end, const uint8_t **name, int32_t *name_size,
         const uint8_t **value, int32_t *value_size) noexcept nogil
     int ls_read_record(const uint8_t **at, const uint8_t *end, ls_record *r) noexcept nogil
+    int ls_skim_record(const uint8_t **at, const uint8_t *end, ls_record *r) noexcept nogil
     int64_t ls_body_size(
         const ls_entry *e, int64_t timestamp_delta, int32_t offset_delta) noexcept nogil
     uint8_t *ls_put_record(
         uint8_t *p, const ls_entry *e, int64_t timestamp_delta, int32_t offset_delta,
         const uint8_t *headers) noexcept nogil
-
-
-ctypedef struct Block:
-    # A buffer that grows; ``size`` bytes of it are in use. Freed with ``discard`` alone.
-    uint8_t *data
-    int64_t size
-    int64_t capacity
-
-
-cdef inline bint reserve(Block *block, int64_t extra) noexcept nogil:
-    """Make room for ``extra`` bytes behind those in use; false when memory ran out."""
-    cdef int64_t capacity
-    cdef uint8_t *moved
-    if likely(block.capacity - block.size >= extra):
-        return True
-    if unlikely(extra > <int64_t> 0x7fffffffffffffff - block.size):
-        return False
-    capacity = block.size + extra
-    if block.capacity >= LS_EXACT_BELOW and capacity < 2 * block.capacity:
-        capacity = 2 * block.capacity  # amortised O(1); untouched pages cost nothing
-    if capacity < LS_BLOCK_MIN:
-        capacity = LS_BLOCK_MIN
-    moved = ls_grow(block.data, block.size, block.capacity, &capacity)
-    if moved == NULL:
-        return False
-    block.data = moved
-    block.capacity = capacity
-    return True
-
-
-cdef inline void discard(Block *block) noexcept nogil:
-    ls_free(block.data, block.capacity)
-    block.data = NULL
-    block.size = block.capacity = 0

@@ -525,15 +525,12 @@ static inline int32_t ls_unzigzag(uint32_t v)
     return (int32_t)((v >> 1) ^ -(v & 1));
 }
 
-/* The record at p, or NULL where it takes a closer look: one with headers, numbers of more than
- * three bytes, the end of the section near, or a fault.  It has the fewest branches that still
- * check every bound. */
+/* Where the record at *p ends, or NULL where it takes a closer look; moves *p behind its deltas. */
 __attribute__((always_inline)) static inline const uint8_t *
-ls_read_plain_record(const uint8_t *p, const uint8_t *end, ls_record *r)
+ls_read_plain_deltas(const uint8_t **at, const uint8_t *end, ls_record *r)
 {
-    const uint8_t *record_end;
-    uint32_t length, time, offset, key, value;
-    int64_t size;
+    const uint8_t *p = *at, *record_end;
+    uint32_t length, time, offset;
     if (LS_UNLIKELY(end - p < 16)) /* length, attributes and three numbers: 13 bytes at most */
         return NULL;
     if (LS_UNLIKELY(!ls_short(&p, &length)) || LS_UNLIKELY(length & 1))
@@ -543,11 +540,23 @@ ls_read_plain_record(const uint8_t *p, const uint8_t *end, ls_record *r)
         return NULL;
     record_end = p + length;
     p++; /* attributes: unused */
-    if (LS_UNLIKELY(!ls_short(&p, &time)) || LS_UNLIKELY(!ls_short(&p, &offset)) ||
-        LS_UNLIKELY(!ls_short(&p, &key)))
+    if (LS_UNLIKELY(!ls_short(&p, &time)) || LS_UNLIKELY(!ls_short(&p, &offset)))
         return NULL;
     r->timestamp_delta = ls_unzigzag(time);
     r->offset_delta = ls_unzigzag(offset);
+    *at = p;
+    return record_end;
+}
+
+/* The rest of the record behind its deltas, whose key size may lie behind `record_end`, but before
+ * the end of what ls_read_plain_deltas looked at.  As ls_read_plain_record. */
+__attribute__((always_inline)) static inline const uint8_t *
+ls_read_plain_fields(const uint8_t *p, const uint8_t *record_end, ls_record *r)
+{
+    uint32_t key, value;
+    int64_t size;
+    if (LS_UNLIKELY(!ls_short(&p, &key)))
+        return NULL;
     r->key = p;
     r->key_size = key & 1 ? -1 : (int32_t)(key >> 1);
     size = key & 1 ? 0 : key >> 1;
@@ -576,6 +585,35 @@ ls_read_plain_record(const uint8_t *p, const uint8_t *end, ls_record *r)
     r->headers = record_end;
     r->header_count = 0;
     return record_end; /* known early: the next record need not wait for this one's fields */
+}
+
+/* The record at p, or NULL where it takes a closer look: one with headers, numbers of more than
+ * three bytes, the end of the section near, or a fault.  It has the fewest branches that still
+ * check every bound. */
+__attribute__((always_inline)) static inline const uint8_t *
+ls_read_plain_record(const uint8_t *p, const uint8_t *end, ls_record *r)
+{
+    const uint8_t *record_end = ls_read_plain_deltas(&p, end, r);
+    return LS_UNLIKELY(record_end == NULL) ? NULL : ls_read_plain_fields(p, record_end, r);
+}
+
+/* Read only the deltas of the record at *at and move *at behind all of it.  What it holds besides
+ * is not checked. */
+static inline int ls_skim_record(const uint8_t **at, const uint8_t *end, ls_record *r)
+{
+    const uint8_t *p = *at, *record_end;
+    int32_t length;
+    p = ls_varint(p, end, &length);
+    if (LS_UNLIKELY(p == NULL || length < 0 || length > end - p))
+        return LS_RECORD_LENGTH;
+    record_end = p + length;
+    if (LS_UNLIKELY(p == record_end))
+        return LS_RECORD_FIELD;
+    p = ls_varlong(p + 1, record_end, &r->timestamp_delta); /* behind the attributes */
+    if (LS_UNLIKELY(p == NULL) || LS_UNLIKELY(ls_varint(p, record_end, &r->offset_delta) == NULL))
+        return LS_RECORD_FIELD;
+    *at = record_end;
+    return LS_RECORD_OK;
 }
 
 /* As ls_read_any_record. */

@@ -145,4 +145,44 @@ static inline uint8_t *ls_grow(uint8_t *data, int64_t used, int64_t old, int64_t
 }
 
 #endif
+
+/* A buffer that grows; `size` bytes of it are in use.  Freed with ls_discard alone. */
+typedef struct {
+    uint8_t *data;
+    int64_t size, capacity;
+} ls_block;
+
+__attribute__((noinline, unused)) static int ls_reserve_more(ls_block *block, int64_t extra)
+{
+    int64_t capacity;
+    uint8_t *moved;
+    if (extra > INT64_MAX - block->size)
+        return 0;
+    capacity = block->size + extra;
+    if (block->capacity >= LS_EXACT_BELOW && capacity / 2 < block->capacity)
+        capacity = 2 * block->capacity; /* amortised O(1); untouched pages cost nothing */
+    if (capacity < LS_BLOCK_MIN)
+        capacity = LS_BLOCK_MIN;
+    moved = ls_grow(block->data, block->size, block->capacity, &capacity);
+    if (moved == NULL)
+        return 0;
+    block->data = moved;
+    block->capacity = capacity;
+    return 1;
+}
+
+/* Make room for `extra` bytes behind those in use; false when memory ran out. */
+static inline int ls_reserve(ls_block *block, int64_t extra)
+{
+    return __builtin_expect(block->capacity - block->size >= extra, 1) ||
+           ls_reserve_more(block, extra);
+}
+
+static inline void ls_discard(ls_block *block)
+{
+    ls_free(block->data, block->capacity);
+    block->data = NULL;
+    block->size = block->capacity = 0;
+}
+
 #endif

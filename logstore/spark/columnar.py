@@ -12,7 +12,7 @@ import pickle
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import repeat
 from typing import Any, BinaryIO, TypeAlias
@@ -38,11 +38,13 @@ from pyspark.sql.types import StructType
 
 from logstore.common.errors import LogstoreError
 from logstore.directory.columns import SplitColumns
-from logstore.directory.split_reader import count_splits, read_splits
+from logstore.directory.split_reader import Checks, count_splits, read_splits
 from logstore.directory.splits import ReadSettings, Split
+from logstore.directory.transactions import MarkerCheck
 from logstore.spark.columns import ddl
-from logstore.spark.data_source import BatchReader, read_options
+from logstore.spark.data_source import BatchReader, arrow_schema, read_options
 from logstore.spark.filters import Microseconds, PushedFilters
+from logstore.spark.native_plan import native_plan
 from logstore.spark.options import Options, chosen_columns
 from logstore.spark.planning import ReadTask
 
@@ -185,18 +187,23 @@ def _exact_filters(wire: Wire) -> None:
 
 
 def _plan(wire: Wire) -> None:
-    """As ``Requests.plan`` sends it; a ``TaskReader`` and its ``ReadTask``s, pickled."""
-    options, schema, required = wire.options(), wire.schema(), wire.texts()
+    """As ``Requests.plan`` sends it.
+
+    Answers with a ``TaskReader``, and for each task a ``ReadTask``, pickled, and what the JVM needs
+    to read it itself.
+    """
+    options, schema, required = wire.options(), wire.schema(), wire.schema()
     counts, limit, wanted = wire.number(), wire.number(), wire.filters()
+    in_jvm = bool(wire.number()) and not counts
     reader = BatchReader(read_options(options), schema)
     for condition in wanted:
         _push(reader.filters, condition)
-    named = required[: len(required) - counts]
-    columns = [reader.schema.field(name) for name in named]
-    columns += [pa.field(name, pa.int64()) for name in required[len(named) :]]
     tasks = reader.partitions()
-    task_reader = TaskReader(reader.settings(), pa.schema(columns), counts, limit)
-    wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks), *map(pickle.dumps, tasks))
+    task_reader = TaskReader(reader.settings(), arrow_schema(required), counts, limit)
+    wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks))
+    for task in tasks:
+        plan = native_plan(task, task_reader.settings, limit) if in_jvm else ""
+        wire.put(pickle.dumps(task), plan)
 
 
 def _push(filters: PushedFilters, condition: Filter | None) -> bool:
@@ -204,24 +211,40 @@ def _push(filters: PushedFilters, condition: Filter | None) -> bool:
 
 
 def _read(wire: Wire) -> None:
-    """A ``TaskReader`` and a ``ReadTask``; the rows."""
+    """A ``TaskReader``, a ``ReadTask`` and how far the JVM came, "" for no way; the rows."""
     # Both were pickled by this code, and come from the JVM that started this process.
     reader, task = pickle.loads(wire.block()), pickle.loads(wire.block())
     assert isinstance(reader, TaskReader)
     assert isinstance(task, ReadTask)
+    checks: Checks = {}
+    if position := wire.text():
+        reader, task, checks = _rest(reader, task, json.loads(position))
     if reader.schema.names:
-        _send_batches(wire, reader, task)
+        _send_batches(wire, reader, task, checks)
     else:
-        _send_row_numbers(wire, reader, task)
+        _send_row_numbers(wire, reader, task, checks)
     wire.put(AnswerKind.END)
 
 
-def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
+def _rest(
+    reader: TaskReader, task: ReadTask, at: Mapping[str, Any]
+) -> tuple[TaskReader, ReadTask, Checks]:
+    """What is left of a task at ``NativeReader.Position``."""
+    first, *others = task.splits[at["split"] :]
+    checks = {
+        uri: MarkerCheck({int(producer): offset for producer, offset in since.items()})
+        for uri, since in at["open_since"].items()
+    }
+    rest = ReadTask((replace(first, position=at["position"]), *others))
+    return replace(reader, limit=at["limit"]), rest, checks
+
+
+def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
     batches: Iterator[pa.RecordBatch]
     if reader.counts:
         batches = iter([counted(reader, task)])
     else:
-        batches = read_splits(task.splits, reader.settings, reader.schema)
+        batches = read_splits(task.splits, reader.settings, reader.schema, checks)
     # Never closed: the end of the stream is our own message.
     stream = pa.ipc.new_stream(wire.sink, reader.schema)
     for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
@@ -230,8 +253,8 @@ def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
         wire.sink.flush()  # the JVM works on while the next one is made
 
 
-def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
-    counts = (count for _, count in count_splits(task.splits, reader.settings))
+def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
+    counts = (count for _, count in count_splits(task.splits, reader.settings, checks))
     for _, rows in _up_to(reader.limit, counts, lambda count: count):
         wire.put(AnswerKind.ROWS, rows)
 

@@ -72,6 +72,11 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
     return parsed
 
 
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The schema of the record batches for Spark's ``schema``."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
 class BatchReader(DataSourceReader):
     """The reader of one query. Spark sends it to every task, so it holds no plan."""
 
@@ -79,7 +84,7 @@ class BatchReader(DataSourceReader):
         check_schema(options.granularity, schema)
         self.options = options
         self.filters = PushedFilters(options.granularity)
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema = arrow_schema(schema)
 
     @property
     def pushFilters(self) -> _OptionalPushDown:

@@ -156,7 +156,7 @@ def exact(given: Mapping[str, str], schema: StructType, filters: Sequence[Filter
 def query(
     given: Mapping[str, str],
     schema: StructType,
-    required: Sequence[str],
+    required: StructType,
     filters: Sequence[Filter] = (),
     *,
     counts: int = 0,
@@ -167,16 +167,17 @@ def query(
         "plan",
         options(given),
         text(schema.json()),
-        texts(required),
+        text(required.json()),
         number(counts),
         number(limit),
         expressions(filters),
+        number(1),
     )
     planned.answer()
     reader = planned.block()
     rows, bare = [], 0
-    for task in [planned.block() for _ in range(planned.number())]:
-        found, more = ask("read", block(reader), block(task)).rows()
+    for task, _ in [(planned.block(), planned.block()) for _ in range(planned.number())]:
+        found, more = ask("read", block(reader), block(task), text("")).rows()
         rows += found
         bare += more
     return rows, bare

@@ -107,10 +107,11 @@ def _read_by_column(
 ) -> tuple[list[dict[str, Any]], list[bool]]:
     """The rows, which the headers count too, and which filters are exact."""
     exact = columnar_wire.exact(given, schema, filters) if filters else []
-    rows, _ = columnar_wire.query(given, schema, schema.names, filters)
+    rows, _ = columnar_wire.query(given, schema, schema, filters)
     if counted:
-        assert columnar_wire.query(given, schema, (), filters) == ([], len(rows))
-        total, _ = columnar_wire.query(given, schema, ("count",), filters, counts=1)
+        assert columnar_wire.query(given, schema, StructType(), filters) == ([], len(rows))
+        number = StructType([StructField("count", LongType())])
+        total, _ = columnar_wire.query(given, schema, number, filters, counts=1)
         assert sum(row["count"] for row in total) == len(rows)
     return rows, exact
 

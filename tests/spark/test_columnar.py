@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql.functions import pandas_udf, udf
 
 import logstore.spark
 from logstore.common.config import LogConfig
@@ -37,6 +38,23 @@ ROOT = Path(logstore.spark.__file__).parents[2]
 @pytest.fixture
 def frame(spark: SparkSession, logs: Path) -> DataFrame:
     return spark.read.format("logstore").load(str(logs))
+
+
+@contextmanager
+def set_conf(spark: SparkSession, given: dict[str, str]) -> Iterator[None]:
+    """Set what a session reads only from the configuration of its start."""
+    conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+    before = {name: conf.get(name, None) for name in given}
+    for name, value in given.items():
+        conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                conf.remove(name)
+            else:
+                conf.set(name, old)
 
 
 def plan(frame: DataFrame) -> str:
@@ -112,6 +130,66 @@ def test_an_error_of_planning_is_one_sentence(spark: SparkSession) -> None:
         spark.read.format("logstore").load("/nowhere").count()
     text = "/nowhere is no log directory and no partition's directory: no such file or directory"
     assert str(caught.value).splitlines()[0] == text
+
+
+def test_one_field_of_headers_is_read_alone(spark: SparkSession, tmp_path: Path) -> None:
+    with Broker(tmp_path / "logs", LogConfig(), orders=1) as broker:
+        log = broker.logs["orders"][0]
+        log.append([(b"k", b"v", 5, [("name", b"content"), ("other", None)]), (b"k", b"v", 6)])
+    found = []
+    for source in ("logstore", "logstore-python"):
+        frame = spark.read.format(source).load(
+            str(tmp_path / "logs"), includeHeaders="true", columns="headers"
+        )
+        queries = ("headers.value", "headers.key", "headers[1].key", "headers")
+        found.append([frame.selectExpr(query).collect() for query in queries])
+    assert found[0] == found[1]
+    assert found[0][0][0][0] == [b"content", None]
+
+
+# ---- who holds a batch -------------------------------------------------------------------------
+
+
+def allocated(spark: SparkSession) -> int:
+    """Bytes of Arrow's memory that anyone in the JVM holds."""
+    arrow = spark.sparkContext._jvm.org.apache.spark.sql.util.ArrowUtils  # type: ignore[union-attr]
+    return int(arrow.rootAllocator().getAllocatedMemory())
+
+
+@pytest.mark.essential
+def test_spark_holds_batches_while_the_next_ones_come(spark: SparkSession, logs: Path) -> None:
+    """A Python UDF has them written to its worker, and joins them with what comes back."""
+    frame = spark.read.format("logstore").load(str(logs))  # each segment is a batch of its task
+    for make in (udf, pandas_udf):
+        twice = make(lambda offset: offset * 2, "bigint")
+        rows = frame.select("topic", "partition", "offset", twice("offset"), "value").collect()
+        assert len({tuple(row[:3]) for row in rows}) == 1200
+        assert all(row[3] == 2 * row[2] and len(row[4]) == 50 for row in rows)
+    assert len(frame.select(twice("offset")).limit(3).collect()) == 3
+    assert not allocated(spark)
+
+
+def test_a_batch_with_other_columns_than_spark_was_promised_is_an_error(
+    spark: SparkSession, logs: Path, tmp_path: Path
+) -> None:
+    """Two columns of one type would change places unseen."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import pyarrow, pyspark.sql.pandas.types as types\n"
+        "made = types.to_arrow_schema\n"
+        "types.to_arrow_schema = lambda *a, **k: pyarrow.schema(list(made(*a, **k))[::-1])\n"
+    )
+    python = tmp_path / "python"
+    path = f"{tmp_path}:$PYTHONPATH"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with (
+        set_conf(spark, {"spark.logstore.python": str(python)}),
+        pytest.raises(Exception, match="in place of") as caught,
+    ):
+        spark.read.format("logstore").load(str(logs)).select("key", "value").collect()
+    expected = "a batch with the columns [value binary, key binary] in place of [key binary, value"
+    assert expected in str(caught.value)
+    assert not allocated(spark)
 
 
 # ---- functions of Python -----------------------------------------------------------------------
@@ -246,18 +324,12 @@ def test_a_python_that_does_not_start_is_told_and_holds_up_nobody(
     if script is not None:
         python.write_text(script)
         python.chmod(0o755)
-    conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
-    before = conf.get("spark.logstore.python")
-    conf.set("spark.logstore.python", str(python))
-    conf.set("spark.logstore.pythonStartSeconds", "2")
-    try:
+    seconds = "spark.logstore.pythonStartSeconds"
+    with set_conf(spark, {"spark.logstore.python": str(python), seconds: "2"}):
         with pytest.raises(Exception, match=reason) as caught:
             spark.read.format("logstore").load("/nowhere")
         assert str(python) in str(caught.value)
         assert not daemons_of(python)
-    finally:
-        conf.set("spark.logstore.python", before)
-        conf.remove("spark.logstore.pythonStartSeconds")
     assert frame.selectExpr("count(key)").collect()[0][0] == 1200
 
 

@@ -1,10 +1,12 @@
 package logstore;
 
 import java.io.IOException;
-import org.apache.arrow.memory.BufferAllocator;
-import org.apache.arrow.memory.RootAllocator;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.arrow.vector.util.TransferPair;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
@@ -13,15 +15,23 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 /** The record batches of one task, as a Python worker sends them. */
 final class ColumnReader implements PartitionReader<ColumnarBatch> {
     private final Worker worker;
-    private final BufferAllocator allocator = new RootAllocator();
+    private final TaskBatches batches;
     private final ArrowStreamReader stream;
     private ColumnarBatch batch;
+    private boolean ended;
 
-    ColumnReader(Python python, byte[] reader, byte[] splits) {
+    /** Where {@code position} is not null, the reader before this one came as far as that. */
+    ColumnReader(
+            Python python, byte[] reader, byte[] splits, NativeReader.Position position,
+            TaskBatches batches) {
+        this.batches = batches;
         worker = Worker.start(python);
-        stream = new ArrowStreamReader(worker.channel(), allocator);
+        stream = new ArrowStreamReader(worker.channel(), batches.allocator());
         try {
-            worker.send(new Request("read").bytes(reader).bytes(splits));
+            worker.send(new Request("read")
+                .bytes(reader)
+                .bytes(splits)
+                .text(position == null ? "" : position.json()));
         } catch (RuntimeException | Error error) {
             close();
             throw error;
@@ -30,28 +40,33 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
 
     @Override
     public boolean next() throws IOException {
+        if (ended) {
+            return false;
+        }
         switch (worker.answer()) {
             case BATCH:
                 stream.loadNextBatch();
-                show(stream.getVectorSchemaRoot());
+                batch = taken(stream.getVectorSchemaRoot());
                 return true;
             case ROWS:
                 batch = new ColumnarBatch(new ColumnVector[0], worker.readInt());
                 return true;
             default:
+                ended = true;
                 worker.release();
                 return false;
         }
     }
 
-    private void show(VectorSchemaRoot root) {
-        if (batch == null) {
-            ColumnVector[] columns = root.getFieldVectors().stream()
-                .map(ArrowColumnVector::new)
-                .toArray(ColumnVector[]::new);
-            batch = new ColumnarBatch(columns);
+    /** The stream fills the vectors of one root again and again; a batch keeps its own. */
+    private ColumnarBatch taken(VectorSchemaRoot root) {
+        List<ColumnVector> columns = new ArrayList<>();
+        for (FieldVector vector : root.getFieldVectors()) {
+            TransferPair pair = vector.getTransferPair(batches.allocator());
+            pair.transfer();
+            columns.add(new ArrowColumnVector(pair.getTo()));
         }
-        batch.setNumRows(root.getRowCount());
+        return batches.batch(columns.toArray(new ColumnVector[0]), root.getRowCount());
     }
 
     @Override
@@ -62,13 +77,14 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
     /** A worker that has not said its last word is in the midst of something: it ends. */
     @Override
     public void close() {
+        ended = true;
         worker.destroyUnlessReleased();
         try {
             stream.close(false);
         } catch (IOException error) {
             throw new LogstoreException(error.toString(), error);
         } finally {
-            allocator.close();
+            batches.close();
         }
     }
 }

@@ -59,12 +59,12 @@ final class LogstoreScan implements Scan, Batch {
 
     @Override
     public InputPartition[] planInputPartitions() {
-        return plan().tasks().stream().map(Task::new).toArray(InputPartition[]::new);
+        return plan().tasks().toArray(new InputPartition[0]);
     }
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-        return new Factory(interpreter, plan().reader());
+        return new Factory(interpreter, plan().reader(), query.required());
     }
 
     private synchronized Plan plan() {
@@ -90,11 +90,13 @@ final class LogstoreScan implements Scan, Batch {
     }
 
     /** How tasks are read, and what each of them reads, in Python's words. */
-    record Plan(byte[] reader, List<byte[]> tasks) {}
+    record Plan(byte[] reader, List<Task> tasks) {}
 
-    record Task(byte[] splits) implements InputPartition {}
+    /** {@code plan} is what the JVM needs to read it; "" if only Python can. */
+    record Task(byte[] splits, String plan) implements InputPartition {}
 
-    record Factory(Python python, byte[] reader) implements PartitionReaderFactory {
+    record Factory(Python python, byte[] reader, StructType schema)
+            implements PartitionReaderFactory {
         @Override
         public PartitionReader<InternalRow> createReader(InputPartition partition) {
             throw new UnsupportedOperationException("read by columns");
@@ -102,7 +104,14 @@ final class LogstoreScan implements Scan, Batch {
 
         @Override
         public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-            return new ColumnReader(python, reader, ((Task) partition).splits());
+            Task task = (Task) partition;
+            NativeReader.Rest rest = (position, batches) ->
+                new ColumnReader(python, reader, task.splits(), position, batches);
+            TaskBatches batches = new TaskBatches(schema);
+            if (task.plan().isEmpty() || !Native.isThere()) {
+                return rest.from(null, batches);
+            }
+            return new NativeReader(NativePlan.of(task.plan()), schema, batches, rest);
         }
 
         @Override

@@ -35,16 +35,17 @@ final class Requests {
         Request request = new Request("plan")
             .options(query.options())
             .text(query.schema().json())
-            .texts(query.required().fieldNames())
+            .text(query.required().json())
             .number(query.counts())
             .number(query.limit())
-            .expressions(query.predicates());
+            .expressions(query.predicates())
+            .number(Native.isWanted() ? 1 : 0);
         return ask(request, worker -> {
             byte[] reader = worker.readBytes();
             int count = worker.readInt();
-            List<byte[]> tasks = new ArrayList<>();
+            List<LogstoreScan.Task> tasks = new ArrayList<>();
             for (int i = 0; i < count; i++) {
-                tasks.add(worker.readBytes());
+                tasks.add(new LogstoreScan.Task(worker.readBytes(), worker.readText()));
             }
             return new LogstoreScan.Plan(reader, tasks);
         });
