@@ -29,6 +29,7 @@ _PYTHON = """\
 #!/bin/sh
 # One path on every machine; only on the workers is it the bare environment.
 if [ -n "$LOGSTORE_TEST_WORKER" ]; then
+    [ -z "$LOGSTORE_TEST_NO_PYTHON" ] || exit 9
     PYTHONPATH="$PYTHONPATH:{bare}" exec {python} -S "$@"
 fi
 exec {python} "$@"

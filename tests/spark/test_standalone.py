@@ -17,7 +17,7 @@ from logstore.verify import verify
 from tests.faults.engine import build
 from tests.spark.cluster import kill_session, may_mount, overlaid, standalone_cluster
 from tests.spark.questions import reading, told
-from tests.spark.standalone_job import lengths
+from tests.spark.standalone_job import content
 from tests.support.until import patience
 
 if TYPE_CHECKING:
@@ -96,6 +96,13 @@ def test_workers_without_the_package_are_told_of_at_the_start(answers: dict[str,
     assert "package_archive" in answers["refusal"]
 
 
+def test_executors_without_python_read_local_files(
+    answers: dict[str, Any], spark: SparkSession, root: Path
+) -> None:
+    directories = sorted((root / "clean").iterdir())
+    assert answers["natively"] == [content(spark, str(path)) for path in directories]
+
+
 def test_the_source_answers_as_it_does_on_one_machine(
     answers: dict[str, Any], spark: SparkSession, root: Path
 ) -> None:
@@ -111,7 +118,7 @@ def test_a_path_means_the_same_to_workers_whose_working_directory_is_another(
     answers: dict[str, Any], spark: SparkSession, root: Path
 ) -> None:
     """Beside a plain path; one worker has the directory on another device, as a shared mount is."""
-    assert answers["paths"] == [lengths(spark, str(root / "clean" / "broker-1"))] * 3
+    assert answers["paths"] == [content(spark, str(root / "clean" / "broker-1"))] * 3
 
 
 def test_a_directory_that_workers_do_not_see_is_an_error_and_never_a_part(
@@ -123,7 +130,7 @@ def test_a_directory_that_workers_do_not_see_is_an_error_and_never_a_part(
     reason = f"{root}/%s/broker-1 is no log directory and no partition's directory: it is not there"
     assert reason % "unseen" in answers["seen by no worker"]
     found = answers["seen by one worker"]
-    if found != lengths(spark, str(root / "clean" / "broker-1")):
+    if found != content(spark, str(root / "clean" / "broker-1")):
         assert reason % "halfseen" in found
 
 
