@@ -1,174 +1,179 @@
-"""Ways to read at ``local[2]``, warm session, page cache: rows, bytes and filters, in one run."""
+"""Ways to read at ``local[2]``, warm session, page cache: processor time of the JVM and of Python.
+
+All ways are asked in turns, so that what the machine is busy with meets all alike.
+"""
 
 from __future__ import annotations
 
 import shutil
-import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 import spark_data
-from workloads import START_MS, in_turns, rates, scaled, seconds
+from workloads import ROUNDS, START_MS, in_turns, rates, scaled, seconds
 
-SIZE = scaled(512 << 20)
-ALL, ONE = "the Python source, all columns", "the Python source, the one column needed"
-REDUCED, COLUMNAR = "`map_batches`, reduced in Python", '`format("logstore")`'
-PARQUET = "a Parquet copy, written before"
+SPARE = Path(__file__).resolve().parents[1] / ".cache" / "bench-spark"
+SIZES = {100: scaled(3_500_000 * 123), 1000: scaled(1_000_000 * 1026)}
+"""Bytes of log for values of so many bytes: 3.5 and 1 million records."""
+
+COLUMNAR, WORKERS = "the columnar source", "Python workers"
+ROWS, PARQUET = "the Python source", "a Parquet copy with zstd"
+
+QUESTIONS: dict[str, Callable[[Any], object]] = {
+    "`count()`": lambda frame: frame.count(),
+    "sum of value lengths": lambda frame: frame.selectExpr("sum(length(value))").first()[0],
+    "all columns": lambda frame: frame.write.format("noop").mode("overwrite").save(),
+}
 
 
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
-    directory = Path(__file__).resolve().parents[1] / ".cache" / "bench-spark"
-    shutil.rmtree(directory, ignore_errors=True)
-    rows = spark_data.make_directory(directory, SIZE)
+@dataclass(frozen=True)
+class Logs:
+    value_bytes: int
+    directory: Path
+    parquet: Path
+    rows: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.value_bytes}-byte values"
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def logs(request: pytest.FixtureRequest, spark: Any) -> Iterator[Logs]:
+    directory, parquet = SPARE / "logs", SPARE / "parquet"
+    shutil.rmtree(SPARE, ignore_errors=True)
+    size = request.param
+    rows = spark_data.make_directory(directory, SIZES[size], value_bytes=size)
     spark_data.warm(directory)
-    yield directory, rows
-    spark_data.remove(directory)
+    source(spark, directory).write.option("compression", "zstd").parquet(str(parquet))
+    yield Logs(size, directory, parquet, rows)
+    spark_data.remove(SPARE)
 
 
-def source(spark: Any, directory: Path, form: str = "logstore", **options: str) -> Any:
-    return spark.read.format(form).options(**options).load(str(directory))
+def source(spark: Any, directory: Path, form: str = "logstore") -> Any:
+    return spark.read.format(form).load(str(directory))
 
 
-@pytest.fixture(scope="module")
-def routes(
-    spark: Any, logs: tuple[Path, int]
-) -> Iterator[dict[str, tuple[Callable[[], int], Callable[[], int]]]]:
-    """For each way to read: how many records there are, and the sum of their values' lengths."""
-    from logstore.spark import map_batches
-
-    directory, _ = logs
-    parquet = directory.with_name("bench-parquet")
-    source(spark, directory).write.mode("overwrite").parquet(str(parquet))
-
-    def total(frame: Any) -> int:
-        return int(frame.selectExpr("sum(length(value))").first()[0])
-
-    def python(**options: str) -> Any:
-        return source(spark, directory, "logstore-python", **options)
-
-    def lengths(batches: Any) -> Any:  # nested, so that it travels to the workers as code
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        for batch in batches:
-            total = pc.sum(pc.binary_length(batch.column("value"))).as_py()
-            yield pa.RecordBatch.from_arrays([pa.array([total], pa.int64())], ["total"])
-
-    def reduced() -> int:
-        frame = map_batches(spark, lengths, "total bigint", str(directory), columns="value")
-        return int(frame.selectExpr("sum(total)").first()[0])
-
-    python(columns="offset").count()  # the first job starts the workers
-    yield {
-        ALL: (lambda: python().count(), lambda: total(python())),
-        ONE: (lambda: python(columns="offset").count(), lambda: total(python(columns="value"))),
-        REDUCED: (lambda: reduced() // 100, reduced),
-        COLUMNAR: (
-            lambda: source(spark, directory).count(),
-            lambda: total(source(spark, directory)),
-        ),
-        PARQUET: (
-            lambda: spark.read.parquet(str(parquet)).count(),
-            lambda: total(spark.read.parquet(str(parquet))),
-        ),
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_routes(benchmark: Any, claim: Any, spark: Any, logs: Logs, question: str) -> None:
+    ask, right = QUESTIONS[question], {"`count()`": logs.rows, "all columns": None}
+    frames = {
+        COLUMNAR: partial(source, spark, logs.directory),
+        WORKERS: partial(source, spark, logs.directory),
+        PARQUET: lambda: spark.read.parquet(str(logs.parquet)),
     }
-    spark_data.remove(parquet)
+    if logs.value_bytes == min(SIZES):
+        frames[ROWS] = partial(source, spark, logs.directory, "logstore-python")
+    memory: dict[str, int] = dict.fromkeys(frames, 0)
+    times: dict[str, list[float]] = {name: [] for name in frames}
 
+    def asked(name: str) -> float:
+        def work() -> None:
+            with spark_data.peak_of_all() as peak, spark_data.native(spark, name != WORKERS):
+                took = seconds(lambda: answers.append(ask(frames[name]())))
+            memory[name] = max(memory[name], peak[0])
+            times[name].append(took)
 
-@pytest.mark.parametrize("question", ["count", "sum of lengths"])
-def test_routes(
-    benchmark: Any, claim: Any, logs: tuple[Path, int], routes: Any, question: str
-) -> None:
-    """All ways are asked in turn, so that what the machine is busy with meets all alike."""
-    directory, rows = logs
-    size = spark_data.warm(directory)
-    right = rows if question == "count" else rows * 100
-    peak = 0
+        answers: list[object] = []
+        used = spark_data.cpu_of(work)
+        assert answers == [right.get(question, logs.rows * logs.value_bytes)]
+        return used
 
-    def ask(name: str) -> None:
-        assert routes[name][question != "count"]() == right
-
-    def columnar() -> None:
-        nonlocal peak
-        with spark_data.peak_of_workers() as found:
-            ask(COLUMNAR)
-        peak = max(peak, found[0])
-
-    others = {name: lambda name=name: seconds(lambda: ask(name)) for name in routes}
-    del others[COLUMNAR]
-    took = in_turns(benchmark, columnar, **others)
-    took[COLUMNAR] = took.pop("ours")
-    called = {"count": "`count()`", "sum of lengths": "sum of value lengths"}[question]
-    for name in (ONE, REDUCED, COLUMNAR, PARQUET):
+    ours: list[float] = []
+    others = {name: partial(asked, name) for name in frames if name != COLUMNAR}
+    used = in_turns(benchmark, lambda: ours.append(asked(COLUMNAR)), **others)
+    used[COLUMNAR] = ours[1:]
+    what = f"{question}, {logs.name}"
+    goals = {PARQUET: 1, WORKERS: 2}
+    for peer in others:
+        medians = [median(times[name][1:]) for name in (COLUMNAR, peer)]
         claim(
-            f"{called} by {name}",
-            rates(rows / 1e6, took[name]),
-            "M rows/s",
-            peer=ALL,
-            theirs=rates(rows / 1e6, took[ALL]),
-            goal={"count": 5, "sum of lengths": 4}[question] if name == COLUMNAR else None,
-            note=f"{size / statistics.median(took[name]) / 1e9:.2f} GB/s of log",
+            f"CPU of {what}, beside {peer}",
+            used[COLUMNAR],
+            "s",
+            peer=peer,
+            theirs=used[peer],
+            goal=goals.get(peer),
+            less=True,
+            note="in {:.2f} s and {:.2f} s".format(*medians),
         )
-    what = f"memory of a Python worker of the columnar source, {called}"
-    claim(what, peak / 1e6, "MB", limit=150, less=True)
+    most = (memory[WORKERS] + 50e6) / 1e6
+    what = f"memory of the JVM and Python, {what}: at most as with Python workers, and 50 MB"
+    claim(what, memory[COLUMNAR] / 1e6, "MB", limit=most, less=True)
 
 
-def test_count_by_batches(benchmark: Any, claim: Any, spark: Any, logs: tuple[Path, int]) -> None:
-    """The same answer from the headers of batches, which say how many records each has."""
-    directory, rows = logs
-
-    def count() -> None:
-        frame = source(spark, directory, granularity="batch", columns="recordCount,crcOk")
-        assert frame.selectExpr("sum(recordCount)", "every(crcOk)").first() == (rows, True)
-
-    def by_columns() -> None:
-        assert source(spark, directory).count() == rows
-
-    took = in_turns(benchmark, count, columns=lambda: seconds(by_columns))
-    claim(
-        "records counted by `granularity=batch`, every checksum compared",
-        rates(rows / 1e6, took["ours"]),
-        "M rows/s",
-        peer="`count()`",
-        theirs=rates(rows / 1e6, took["columns"]),
-    )
-
-
-@pytest.mark.parametrize("column", ["offset", "timestamp", "timestamp, ascending"])
+@pytest.mark.parametrize("column", ["offset", "timestamp", "timestamp, shuffled"])
 def test_one_percent_by_filter(
-    benchmark: Any, claim: Any, spark: Any, logs: tuple[Path, int], column: str
+    benchmark: Any, claim: Any, spark: Any, disk: Path, column: str
 ) -> None:
-    """A job that finds nothing costs planning, scheduling and a worker's round trip; that is taken
-    off both times."""
-    directory, rows = logs
+    """A job that finds nothing costs planning and scheduling, which is taken off both times."""
+    shuffled = column.endswith("shuffled")
+    directory, size = disk / "logs", SIZES[100]
+    spread = size // 123 // 4 if shuffled else 0
+    rows = spark_data.make_directory(directory, size, shuffled_by=spread)
+    spark_data.warm(directory)
     each = rows // 4
     low, high = each // 2, each // 2 + each // 100
     ends = "offset", low, high
     if column != "offset":
         ends = "timestamp", *(f"timestamp_millis({START_MS + end})" for end in (low, high))
     condition = "{0} >= {1} AND {0} < {2}".format(*ends)
-    options = {"ascendingTimestamps": "true"} if column.endswith("ascending") else {}
+    stamps = (spark_data.stamp_of(offset, spread) - START_MS for offset in range(each))
+    found = 4 * (sum(low <= stamp < high for stamp in stamps) if shuffled else high - low)
 
-    def filtered(where: str, wanted: int, **options: str) -> None:
-        found = source(spark, directory, **options).where(where).selectExpr("sum(length(value))")
-        assert found.first()[0] == (wanted * 100 if wanted else None)
+    def filtered(where: str, wanted: int) -> float:
+        def work() -> None:
+            frame = source(spark, directory).where(where).selectExpr("sum(length(value))")
+            assert frame.first()[0] == (wanted * 100 if wanted else None)
 
-    took = in_turns(
+        return spark_data.cpu_of(work)
+
+    some: list[float] = []
+    used = in_turns(
         benchmark,
-        lambda: filtered(condition, 4 * (high - low), **options),
-        nothing=lambda: seconds(lambda: filtered("offset < 0", 0)),
-        full=lambda: seconds(lambda: filtered("offset >= 0", rows)),
+        lambda: some.append(filtered(condition, found)),
+        rounds=2 * ROUNDS - 1,
+        nothing=lambda: filtered("offset < 0", 0),
+        full=lambda: filtered("offset >= 0", rows),
     )
-    ours, nothing, full = (min(times) for times in took.values())
+    ours, nothing, full = (min(times) for times in (some[1:], used["nothing"], used["full"]))
     claim(
-        f"one percent by {column}, of the time of a full scan",
-        100 * max(0.0, ours - nothing) / (full - nothing),
+        f"one percent by {column}, of the CPU of a full scan",
+        100 * max(0.0, ours - nothing) / max(full - nothing, 0.01),
         "%",
-        limit=3,
+        limit=100 if shuffled else 5,
         less=True,
-        note=f"the best of {len(took['full'])}: {ours:.2f} s with the overhead of {nothing:.2f} s, "
-        f"full {full - nothing:.1f} s more",
+        note=f"the best of {len(some) - 1}: {ours:.2f} s, {nothing:.2f} s of them for a job that "
+        f"reads nothing; the full scan {full:.2f} s",
+    )
+
+
+def test_beside_the_kafka_source(benchmark: Any, claim: Any, spark: Any, disk: Path) -> None:
+    """Spark's own, from a server over the same files."""
+    directory = disk / "logs"
+    rows = spark_data.make_directory(directory, SIZES[100])
+    spark_data.warm(directory)
+    ask = QUESTIONS["sum of value lengths"]
+    with spark_data.served(directory) as address:
+        kafka = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
+
+        def consumed() -> None:
+            assert ask(kafka.option("subscribe", spark_data.TOPIC).load()) == rows * 100
+
+        def read() -> None:
+            assert ask(source(spark, directory)) == rows * 100
+
+        took = in_turns(benchmark, read, kafka=lambda: seconds(consumed))
+    claim(
+        "sum of value lengths, beside Spark's Kafka source",
+        rates(rows / 1e6, took["ours"]),
+        "M rows/s",
+        peer="the same records from `logstore serve`",
+        theirs=rates(rows / 1e6, took["kafka"]),
+        goal=4,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -48,10 +49,14 @@ def claim(benchmark: Any) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
+    """With Spark's own Kafka source, as a peer."""
+    import kafka_jars
     import spark_data
 
     from logstore.spark import session
 
-    spark = session("local[2]", app_name="bench", conf=spark_data.CONF)
+    jars = kafka_jars.classpath(pom=ROOT / "bench" / "kafka" / "spark-source.xml")
+    conf = {**spark_data.CONF, "spark.jars": jars.replace(os.pathsep, ",")}
+    spark = session("local[2]", app_name="bench", conf=conf)
     yield spark
     spark.stop()

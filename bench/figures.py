@@ -120,6 +120,8 @@ CHOSEN = [
     ("spark", "verification on Spark, batch level, beside Kafka"),
     ("spark", "three replicas verified and compared, batch level"),
     ("spark", '`count()` by `format("logstore")`'),
+    ("spark", "CPU of sum of value lengths, 100-byte values, beside a Parquet copy with zstd"),
+    ("spark", "sum of value lengths, beside Spark's Kafka source"),
 ]
 """The lines of README's table: lane and claim."""
 

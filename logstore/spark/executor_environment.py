@@ -20,6 +20,7 @@ from logstore.common.extras import Extra, install
 from logstore.common.version import __version__
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _PACKAGES = ("checkpoints", "logstore")
@@ -93,8 +94,32 @@ class Worker(NamedTuple):
     missing: str = ""
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect, whose driver is the server's."""
+    return not hasattr(spark, "sparkContext")
+
+
+def driver_context(spark: SparkSession, name: str) -> SparkContext:
+    """The driver's context, for the function ``name``.
+
+    Raises:
+        ConfigError: a session of Spark Connect.
+    """
+    if is_connect(spark):
+        raise ConfigError(
+            f"{name} needs the driver, and a session of Spark Connect has it in another process: "
+            "run it there, in a session with a master. Reading, streams and writes go over Spark "
+            "Connect"
+        )
+    return spark.sparkContext
+
+
 def workers(spark: SparkSession) -> list[Worker]:
-    """Ask the present executors what they import, with one short task for each core."""
+    """Ask the present executors what they import, with one short task for each core.
+
+    Raises:
+        ConfigError: a session of Spark Connect.
+    """
 
     # Functions of a module are pickled by name, and workers may lack this module. Nested functions
     # are pickled as code.
@@ -112,7 +137,7 @@ def workers(spark: SparkSession) -> list[Worker]:
         directory = (package.__file__ or "").rpartition("/logstore/")[0]
         yield (*found, package.__version__, directory, "")
 
-    context = spark.sparkContext
+    context = driver_context(spark, "workers")
     count = context.defaultParallelism
     answers = context.parallelize(range(count), count).mapPartitions(probe).distinct().collect()
     return sorted(Worker(*answer) for answer in answers)
@@ -122,7 +147,8 @@ def check_workers(spark: SparkSession) -> list[Worker]:
     """Check that workers can run a task.
 
     Raises:
-        ConfigError: a worker lacks a package, or has another version of logstore.
+        ConfigError: a worker lacks a package, or has another version of logstore; or as
+            ``workers``.
     """
     found = workers(spark)
     for worker in found:
@@ -141,4 +167,12 @@ def check_workers(spark: SparkSession) -> list[Worker]:
     return found
 
 
-__all__ = ["Worker", "check_workers", "package_archive", "shipped", "workers"]
+__all__ = [
+    "Worker",
+    "check_workers",
+    "driver_context",
+    "is_connect",
+    "package_archive",
+    "shipped",
+    "workers",
+]

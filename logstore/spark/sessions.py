@@ -13,7 +13,7 @@ import pyspark
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import ConfigError
-from logstore.spark.executor_environment import check_workers
+from logstore.spark.executor_environment import check_workers, driver_context, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +36,7 @@ _QUIET_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.daemon.module": "logstore.spark.quiet_daemon",
 }
+_CONNECT = "sc://"
 _JARS = "spark.jars"
 _CLASS = "logstore.DefaultSource"
 _JAR = Path(__file__).with_name("logstore-spark.jar")
@@ -87,21 +88,30 @@ def register(spark: SparkSession) -> None:
 
     It is the columnar source if the session was started with its jar (`settings`). Otherwise it is
     the Python source, and a log line says so. ``logstore-python`` is always the Python source.
+
+    The session may be one of Spark Connect, whose server then runs the sources with its own Python.
+    Whether the server has the jar it does not tell.
     """
     from logstore.spark.data_source import LogstoreDataSource, PythonDataSource
 
     spark.dataSource.register(PythonDataSource)
-    if not is_columnar(spark):
+    if is_connect(spark):
+        spark.dataSource.register(LogstoreDataSource)  # a class of a jar goes before
+    elif not is_columnar(spark):
         reason = why_not() or "the session was started without its jar, see settings()"
         logger.warning("no columnar source, the Python source reads instead: %s", reason)
         spark.dataSource.register(LogstoreDataSource)
 
 
 def is_columnar(spark: SparkSession) -> bool:
-    """Whether ``format("logstore")`` is the columnar source in this session."""
+    """Whether ``format("logstore")`` is the columnar source in this session.
+
+    Raises:
+        ConfigError: a session of Spark Connect.
+    """
     from py4j.protocol import Py4JJavaError
 
-    jvm: Any = spark.sparkContext._jvm
+    jvm: Any = driver_context(spark, "is_columnar")._jvm
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
     except Py4JJavaError:
@@ -120,7 +130,8 @@ def session(
     checked at once that the workers have what they need (``executor_environment``).
 
     Args:
-        master: ``local[*]``, ``spark://host:port``, ``yarn``, ``k8s://…``.
+        master: ``local[*]``, ``spark://host:port``, ``yarn``, ``k8s://…``; or the ``sc://host:port``
+            of a Spark Connect server, which was started with the ``settings`` and is not checked.
         conf: overrides the recommended ``settings``. Its ``spark.jars`` are added to theirs.
 
     Raises:
@@ -134,9 +145,12 @@ def session(
     # Without it workers run the first ``python3`` on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     running = SparkSession.getActiveSession()
-    builder = SparkSession.builder.master(master).appName(app_name)
-    is_new = running is None and _is_local(master)
-    ours = settings(master) | (_quiet() if is_new else {})
+    builder = SparkSession.builder.appName(app_name)
+    if master.startswith(_CONNECT):
+        builder, ours = builder.remote(master), {}
+    else:
+        is_new = running is None and _is_one_process(master)
+        builder, ours = builder.master(master), settings(master) | (_quiet() if is_new else {})
     for key, value in _merged(ours, conf or {}).items():
         builder = builder.config(key, value)
     try:
@@ -153,7 +167,7 @@ def session(
         raise ConfigError(f"Spark did not start with master {master}: {reason}") from error
     register(spark)
     try:
-        if not _is_local(spark.sparkContext.master or ""):
+        if not is_connect(spark) and not _is_one_process(spark.sparkContext.master or ""):
             check_workers(spark)
     except ConfigError:
         if running is None:
@@ -169,6 +183,11 @@ def _merged(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]
 
 def _is_local(master: str) -> bool:
     return master.startswith("local")
+
+
+def _is_one_process(master: str) -> bool:
+    """Of ``local-cluster[…]`` the executors are processes of their own."""
+    return master == "local" or master.startswith("local[")
 
 
 __all__ = ["is_columnar", "register", "session", "settings"]

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyspark  # noqa: F401 (a missing extra shows at import, where it is explained)
 
 from logstore.format import filenames
+from logstore.spark.executor_environment import driver_context
 from logstore.storage.uri import open_storage
 from logstore.verify import Progress, VerifyOptions, VerifyReport
 from logstore.verify.common.report import UNKNOWN, Finding, Severity
@@ -93,10 +94,12 @@ def verify_on_spark(
     cores.
 
     Raises:
+        ConfigError: a session of Spark Connect.
         ValueError: no path was given.
     """
     if not paths:
         raise ValueError("no path to verify")
+    context = driver_context(spark, "verify_on_spark")
     plan = VerifyPlan(options or VerifyOptions())
     for path in paths:
         plan.add(os.fspath(path))
@@ -110,7 +113,7 @@ def verify_on_spark(
             for job, size in zip(check.all_jobs, sizes, strict=True):
                 work.append(_Work(len(work), check.uri, absolute(job.directory), job, size))
         ends.append(len(work))
-    packed = _run(spark.sparkContext, work, plan.options, progress)
+    packed = _run(context, work, plan.options, progress)
     start = 0
     for replicas, end in zip(replica_sets, ends, strict=True):
         outcomes = [_outcome(work[n], packed.pop(n)) for n in range(start, end)]

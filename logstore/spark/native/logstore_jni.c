@@ -38,23 +38,22 @@ LS_JNI(void, close)(JNIEnv *env, jclass class, jint descriptor)
     (void)close(descriptor);
 }
 
-/* Device, inode, size and time of change in ms; false if the system refused. */
+/* Inode, size and time of change in ms; false if the system refused. */
 LS_JNI(jboolean, identity)(JNIEnv *env, jclass class, jint descriptor, jlongArray identity)
 {
     struct stat s;
-    jlong found[4];
+    jlong found[3];
     (void)class;
     if (fstat(descriptor, &s) != 0)
         return JNI_FALSE;
-    found[0] = (jlong)s.st_dev;
-    found[1] = (jlong)s.st_ino;
-    found[2] = (jlong)s.st_size;
+    found[0] = (jlong)s.st_ino;
+    found[1] = (jlong)s.st_size;
 #ifdef __APPLE__
-    found[3] = (jlong)s.st_mtimespec.tv_sec * 1000 + s.st_mtimespec.tv_nsec / 1000000;
+    found[2] = (jlong)s.st_mtimespec.tv_sec * 1000 + s.st_mtimespec.tv_nsec / 1000000;
 #else
-    found[3] = (jlong)s.st_mtim.tv_sec * 1000 + s.st_mtim.tv_nsec / 1000000;
+    found[2] = (jlong)s.st_mtim.tv_sec * 1000 + s.st_mtim.tv_nsec / 1000000;
 #endif
-    (*env)->SetLongArrayRegion(env, identity, 0, 4, found);
+    (*env)->SetLongArrayRegion(env, identity, 0, 3, found);
     return JNI_TRUE;
 }
 

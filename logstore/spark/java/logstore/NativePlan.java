@@ -37,8 +37,7 @@ record NativePlan(Settings settings, List<Split> splits) {
             Proof proof) {}
 
     record Proof(
-            long device, long inode, long size, long changedMs, boolean mayGrow,
-            List<Header> headers) {}
+            long inode, long size, long changedMs, boolean mayGrow, List<Header> headers) {}
 
     record Header(long position, byte[] bytes) {}
 
@@ -91,7 +90,7 @@ record NativePlan(Settings settings, List<Split> splits) {
         for (JsonNode header : p.get("headers")) {
             headers.add(new Header(header.get(0).asLong(), header.get(1).binaryValue()));
         }
-        return new Proof(file[0], file[1], file[2], file[3], p.get("may_grow").asBoolean(), headers);
+        return new Proof(file[0], file[1], file[2], p.get("may_grow").asBoolean(), headers);
     }
 
     private static long[] longs(JsonNode numbers) {

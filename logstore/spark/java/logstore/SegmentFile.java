@@ -39,19 +39,17 @@ final class SegmentFile implements AutoCloseable {
     }
 
     private boolean isSame() {
-        long[] now = new long[4];
-        return Native.identity(descriptor, now)
-            && now[0] == proof.device()
-            && now[1] == proof.inode();
+        long[] now = new long[3];
+        return Native.identity(descriptor, now) && now[0] == proof.inode();
     }
 
     /** Whether it still is what was planned, as {@code FileProof.broken} finds. */
     boolean isProven(BufferAllocator allocator) {
-        long[] now = new long[4];
-        if (!Native.identity(descriptor, now) || now[2] < proof.size()) {
+        long[] now = new long[3];
+        if (!Native.identity(descriptor, now) || now[1] < proof.size()) {
             return false;
         }
-        if (!proof.mayGrow() && (now[2] != proof.size() || now[3] != proof.changedMs())) {
+        if (!proof.mayGrow() && (now[1] != proof.size() || now[2] != proof.changedMs())) {
             return false;
         }
         for (Header header : proof.headers()) {
