@@ -93,12 +93,13 @@ def export(
             goes on where retention has deleted records before they were exported.
 
     Raises:
-        DataLossError: records were deleted before they were exported, or while they were read.
+        DataLossError: records were deleted before they were exported.
         ExportRefusedError: the topic was created again, or its log was cut below what the table
             has; the table is another topic's, was changed by another program, or is exported to at
             this moment.
         ConfigError: an unknown option, or a place to begin for a table that is there.
-        LogstoreError: as reading does. Nothing was added.
+        LogstoreError: as reading does.
+        PySparkException: the job failed, as where records are deleted while it reads them.
         OSError: the medium refused. If it was the commit itself, it may be there: the next run
             knows.
     """
@@ -115,13 +116,13 @@ def export(
         )
         if before is not None and not report.offsets:
             return report
-        directory = log.data_directory(latest + 1)
+        place = log.data_directory(latest + 1)
         try:
-            files = _Job(spark, topic, given, report.offsets).run(log, directory, progress)
+            files = _Job(spark, topic, given, report.offsets).run(log, place, progress)
             planner.check_unchanged(report.offsets, ends)
         except BaseException:
             with suppress(OSError):
-                log.discard(directory)
+                log.discard(place)
             raise
         # From here on the files may belong to a commit, and nothing removes them.
         made = [] if before is not None else _table(topic)
@@ -254,6 +255,9 @@ class _Planner(LogstoreStreamReader):
         return resumed
 
     def _lost(self, loss: DataLossError) -> None:
+        if loss.start == loss.end:  # the partition is gone; unlike a stream, its mark stays
+            reason = "the partition is not there any more; should it come back, it goes on there"
+            loss = DataLossError(loss.path, loss.start, loss.end, reason)
         super()._lost(loss)
         self.losses[str(loss)] = None
 

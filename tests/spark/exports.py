@@ -23,7 +23,7 @@ from logstore import LogConfig, LogManager
 from logstore.spark.delta_log import DeltaLog
 
 PARTITIONS = 5
-AFTER_S = 3.0  # of a child that is ready: several runs
+FIRST_S = 8.0  # what a first run takes, of which each later one takes a part
 CONFIG = LogConfig(segment_bytes=20_000, index_interval_bytes=400, retention_ms=-1)
 Rows = list[tuple[int, int, bytes]]
 
@@ -45,6 +45,7 @@ def child(data: str, table: str, once: bool) -> None:
     print("ready", flush=True)
     while True:
         export(spark, data, "t", table)
+        print("done", flush=True)
         if once:
             return
 
@@ -78,10 +79,14 @@ def run(runs: int, seed: int, place: Path) -> None:
             ) as process:
                 assert process.stdout is not None
                 assert process.stdout.readline() == b"ready\n"
-                until = time.monotonic() + rng.random() * AFTER_S
-                while time.monotonic() < until:
-                    append(manager, rng, 1)
-                    time.sleep(rng.random() / 20)
+                took = FIRST_S
+                for _ in range(rng.randint(0, 3)):  # whole runs before the one that is killed
+                    began = time.monotonic()
+                    append(manager, rng, 5)
+                    assert process.stdout.readline() == b"done\n"
+                    took = time.monotonic() - began
+                append(manager, rng, 5)
+                time.sleep(rng.random() * took)
                 if rng.random() < 0.5:
                     os.killpg(process.pid, signal.SIGKILL)
                 else:

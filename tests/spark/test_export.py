@@ -27,8 +27,10 @@ from logstore.spark import DataLossError, ExportRefusedError, export, exported
 from logstore.spark.delta_log import DeltaLog
 from logstore.spark.exporting import _Job
 from logstore.storage.local import NamingStorage
+from tests.clients import toolchain
 from tests.spark.exports import in_table
 from tests.support.builders import marker, produced
+from tests.support.lanes import missing
 from tests.support.until import patience
 
 if TYPE_CHECKING:
@@ -290,7 +292,7 @@ def test_a_partition_that_is_gone_for_a_while(topic: Exports) -> None:
     topic.manager.close()
     away = topic.table.parent / "away"
     shutil.move(f"{topic.data}/t-1", away)
-    with pytest.raises(DataLossError, match="the partition is not there any more"):
+    with pytest.raises(DataLossError, match="should it come back, it goes on there"):
         topic.run()
     assert topic.run(failOnDataLoss=False).records == 4
     shutil.move(away, f"{topic.data}/t-1")
@@ -359,6 +361,41 @@ def test_a_table_that_another_program_has_packed(topic: Exports) -> None:
     topic.append(1)
     with pytest.raises(ExportRefusedError, match="commit 3 is of another program, and changed it"):
         topic.run()
+
+
+DELTA_RS = """
+import sys
+from deltalake import DeltaTable
+
+table = DeltaTable(sys.argv[1])
+rows = table.to_pyarrow_table().select(["partition", "offset", "value"]).to_pylist()
+for row in sorted((r["partition"], r["offset"], r["value"].hex()) for r in rows):
+    print(*row)
+table.optimize.compact()
+table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+table.create_checkpoint()
+"""
+
+
+@pytest.mark.long
+def test_delta_rs_reads_and_packs_it(topic: Exports) -> None:
+    try:
+        python = toolchain.python_with("deltalake==1.6.6", "pyarrow==26.0.1")
+    except toolchain.SuiteUnavailable as error:
+        missing(str(error))
+    for count in (20, 7):
+        topic.append(count)
+        topic.append(count, partition=1)
+        topic.run()
+    for _ in range(2):
+        done = subprocess.run(
+            [python, "-c", DELTA_RS, str(topic.table)], capture_output=True, text=True, check=True
+        )
+        found = [tuple(line.split()) for line in done.stdout.splitlines()]
+        assert found == [(str(p), str(o), v.hex()) for p, o, v in topic.held()]
+        topic.append(5)
+        topic.run()
+        assert topic.rows() == topic.held()
 
 
 def other_topic(topic: Exports) -> None:

@@ -620,7 +620,7 @@ def test_an_import_leaves_the_high_watermarks_of_others(tmp_path: Path) -> None:
 
 
 @for_each(
-    ("options", "said"),
+    "options, said",
     [
         (["--overwrite"], "--overwrite is for a file, and not for a table"),
         (["--partition", "0"], "--partition is for a file"),
