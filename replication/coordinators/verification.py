@@ -161,7 +161,7 @@ _WRITTEN = frozenset(TransactionState) - {
 
 def _impossible(topic: str, partitions: Iterable[int]) -> Iterator[str]:
     for partition in partitions:
-        if partition_dir(f"{topic}-{partition}") is None:
+        if partition < 0 or partition_dir(f"{topic}-{partition}") is None:
             yield f"partition {partition} of topic {topic!r}, which cannot be"
 
 

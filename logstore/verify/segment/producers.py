@@ -26,8 +26,10 @@ PRODUCERS_MAX = 50_000
 """How many producers and aborted transactions are kept for a segment, to bound memory."""
 
 _NEVER = 2**63
-EPOCH_FELL = -1
-"""In the place of the sequence that was due."""
+EPOCH_FELL, COORDINATOR_FELL = -1, -2
+"""In the place of the sequence that was due. The second one is of a marker, whose epoch of the
+coordinator is in the place of the sequence.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,10 @@ class SequencedBatch(NamedTuple):
         if due == EPOCH_FELL:
             message = f"producer {self.producer_id}: epoch {self.epoch}, and a later one in its "
             message += f"batch of offset {previous}"
+            return warning("producer-epoch", message, self.position, self.offset)
+        if due == COORDINATOR_FELL:
+            message = f"producer {self.producer_id}: a marker of coordinator epoch {self.sequence}"
+            message += f", and a later one before, up to offset {previous}"
             return warning("producer-epoch", message, self.position, self.offset)
         message = f"producer {self.producer_id}, epoch {self.epoch}: sequence {self.sequence}, "
         message += f"due is {due} behind its batch of offset {previous}"
@@ -182,6 +188,10 @@ class ProducerFacts:
             self._only = producer_id if self._only == producer_id or not self._waiting else UNKNOWN
             self._waiting.append(abort)
         same_epoch = known is not None and known.epoch == row.producer_epoch
+        if known is not None and coordinator_epoch < known.coordinator_epoch:
+            place = row.producer_epoch, coordinator_epoch, row.base_offset, row.position
+            marker = SequencedBatch(producer_id, *place)
+            self.jumps.append((marker, COORDINATOR_FELL, known.offset))
         self.producers[producer_id] = ProducerFact(
             row.producer_epoch,
             row.max_timestamp,
