@@ -132,10 +132,10 @@ def export(
         _positions.check(text, option)
     _fits(ctx, form == DELTA)
     if form == DELTA:
-        from logstore.cli.records.table import Table, export_table
+        from logstore.cli.records.table import TableTarget, export_table
 
         begin = start if ctx.get_parameter_source("start") is ParameterSource.COMMANDLINE else None
-        to = Table(target, topic, begin, offsets, committed, lossy)
+        to = TableTarget(target, topic, begin, offsets, committed, lossy)
         export_table(directory, to, master or "local[*]", conf, as_json)
         return
     load("pyarrow", Extra.ARROW, "logstore export")

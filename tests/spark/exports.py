@@ -47,7 +47,8 @@ def child(data: str, table: str, once: bool) -> None:
         export(spark, data, "t", table)
         print("done", flush=True)
         if once:
-            return
+            break
+    spark.stop()
 
 
 def append(manager: LogManager, rng: random.Random, steps: int) -> None:

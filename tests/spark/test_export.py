@@ -268,6 +268,7 @@ def test_retention_past_what_was_exported(topic: Exports) -> None:
 @pytest.mark.parametrize("lossy", [False, True])
 def test_a_log_that_was_cut_or_made_again(topic: Exports, lossy: bool) -> None:
     """Its offsets are in the table already, with other records."""
+    topic.manager.create_topic("t", 1)
     log = topic.append(10)
     topic.run()
     before = topic.rows()
@@ -308,21 +309,12 @@ def test_gaps_of_compaction(topic: Exports) -> None:
     topic.manager.close()
     path = Path(topic.data, "t-0", f"{0:020}.log")
     content = path.read_bytes()
-    first = parse_header(content, 0)
-    rest = content[first.size_in_bytes :]
-    batches = [
-        bytes(rebuild_batch(parse_header(data, 0), read_records(data)[1:]))
-        for data in (content[: first.size_in_bytes], rest)
-    ]
-    path.write_bytes(b"".join(batches))
+    size = parse_header(content, 0).size
+    batches = content[:size], content[size:]
+    kept = [rebuild_batch(parse_header(each, 0), read_records(each)[1:]) for each in batches]
+    path.write_bytes(b"".join(map(bytes, kept)))
     assert topic.run().records == 2
-    assert [row[1:] for row in topic.rows()] == [
-        (0, b"a"),
-        (1, b"b"),
-        (2, b"c"),
-        (4, b"e"),
-        (5, b"f"),
-    ]
+    assert [offset for _, offset, _ in topic.rows()] == [0, 1, 2, 4, 5]
 
 
 def test_only_what_was_committed(topic: Exports) -> None:

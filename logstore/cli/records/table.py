@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableTarget:
     """What is exported to ``path``. ``start`` and ``offsets`` are where a new table begins."""
 
     path: str
@@ -65,7 +65,7 @@ class Table:
 
 
 def export_table(
-    directory: str, table: Table, master: str, conf: Sequence[str], as_json: bool
+    directory: str, table: TableTarget, master: str, conf: Sequence[str], as_json: bool
 ) -> None:
     """Run one export, and say what it has added."""
     options = table.options()
@@ -121,4 +121,4 @@ def _print(report: ExportReport, as_json: bool) -> None:
     terminal.line(f"{place}: {added}, commit {report.version}")
 
 
-__all__ = ["Table", "export_table"]
+__all__ = ["TableTarget", "export_table"]
