@@ -29,6 +29,7 @@ from replication.protocol.coordinator_records import (
 )
 
 _VERSION_SIZE = 2
+_KEYS_MAX = 50_000  # kept of a segment, to bound memory
 
 
 class _Keys:
@@ -66,7 +67,7 @@ class _Check:
         self._unknown: set[str] = set()
 
     def __call__(self, record: Record) -> Iterator[Problem]:
-        if record.offset != self._due:
+        if record.offset != self._due or len(self._before) >= _KEYS_MAX:
             self._before.clear()
         self._due = record.offset + 1
         if record.key is None:
@@ -143,14 +144,12 @@ class _Transactions(_Check):
             yield from _impossible(topic.topic, topic.partition_ids)
         # An append that was answered with an error may be in the log, and did not count: so what
         # follows may follow the record before it, or repeat it.
-        froms = {each.transaction_status for each in before}
-        if before and not froms & {state, *FROM[TransactionState(state)]}:
-            yield f"state {state} after {before[-1].transaction_status}"
-        if before and before[-1].producer_id == value.producer_id:
-            last = before[-1].producer_epoch
-            if value.producer_epoch < last:
-                yield f"producer epoch {value.producer_epoch} after {last}"
-        self._before[key.transactional_id] = (*before[-1:], value)
+        now = state, value.producer_id, value.producer_epoch
+        if before and not {each[0] for each in before} & {state, *FROM[TransactionState(state)]}:
+            yield f"state {state} after {before[-1][0]}"
+        if before and before[-1][1] == now[1] and now[2] < before[-1][2]:
+            yield f"producer epoch {now[2]} after {before[-1][2]}"
+        self._before[key.transactional_id] = (*before[-1:], now)
 
 
 _WRITTEN = frozenset(TransactionState) - {

@@ -16,7 +16,8 @@ _I16, _I32, _I64 = (struct.Struct(f">{code}") for code in "hiq")
 _ALONG = (
     "timeindex-entry timeindex-order timeindex-last-entry txnindex-offsets txnindex-entries "
     "snapshot-producer snapshot-transaction snapshot-form producer-sequence index-entry "
-    "log-offset-order log-producer-epoch log-control-record log-records"
+    "log-offset-order log-producer-epoch log-control-record log-records "
+    "log-compression"
 )
 
 
@@ -144,7 +145,7 @@ KINDS: dict[str, Row] = {
         "log-timestamp log-max-timestamp",
     ),
     "batch_of_another_producer": (
-        _later,
+        lambda spot: _of_producer(spot) and _later(spot),
         PRODUCER,
         lambda producer: producer + 100,
         "producer-sequence snapshot-producer snapshot-transaction txnindex-entries",

@@ -164,6 +164,6 @@ def partition_copied(site: Site, rng: random.Random) -> Fault:
     for entry in replica.storage.scan_dir(replica.path):
         data = replica.storage.read_file(replica.file(entry.name))
         replica.storage.write_file(f"{target}/{entry.name}", data)
-    files = [one.file(PARTITION_METADATA) for one in (replica, *site.peers(replica))]
+    files = [one.file(PARTITION_METADATA) for one in site.replicas]
     files.append(f"{target}/{PARTITION_METADATA}")
     return Fault(f"{target} of {replica.path}", target, frozenset(files), frozenset(("topic-id",)))

@@ -337,8 +337,7 @@ class PartitionCheck:
             elif parsed.transition and not self._is_roll(parsed):
                 if self.only < 0:
                     told = self.replacements.take(file, parsed)
-                    if (parsed.suffix, parsed.transition) != (".log", filenames.SWAP_SUFFIX):
-                        self._find(file.name, told)
+                    self._find_all(file.name, [told] if told else [])
             elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
                 message = f"{file.size} bytes, it has at most {SIZE_MAX}: not read"
                 self._find(

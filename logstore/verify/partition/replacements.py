@@ -38,13 +38,17 @@ class Replacements:
     _swapped: dict[int, FileInfo] = field(default_factory=dict)
     _deleted: dict[int, FileInfo] = field(default_factory=dict)
 
-    def take(self, file: FileInfo, parsed: SegmentFile) -> Problem:
-        """Take a file in transition, and tell what becomes of it."""
+    def take(self, file: FileInfo, parsed: SegmentFile) -> Problem | None:
+        """Take a file in transition, and tell what becomes of it; None if its content decides."""
+        if file.name == filenames.segment_file_name(
+            parsed.offset, filenames.LOG_SUFFIX, filenames.SWAP_SUFFIX
+        ):
+            self._swapped[parsed.offset] = file
+            return None
         if parsed.transition == filenames.CLEANED_SUFFIX:
             self._cleaned.append(parsed.offset)
-        elif parsed.suffix == filenames.LOG_SUFFIX:
-            is_swap = parsed.transition == filenames.SWAP_SUFFIX
-            (self._swapped if is_swap else self._deleted)[parsed.offset] = file
+        elif (parsed.suffix, parsed.transition) == (filenames.LOG_SUFFIX, filenames.DELETED_SUFFIX):
+            self._deleted[parsed.offset] = file
         return info("leftover", f"a {parsed.transition} file: {_LEFT[parsed.transition]}")
 
     def plan(self, size_max: int) -> Iterator[tuple[int, Problem]]:

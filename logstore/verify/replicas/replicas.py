@@ -113,7 +113,8 @@ class TopicIds:
     """
 
     _first: dict[tuple[str, str], tuple[str, object]] = field(default_factory=dict)
-    _owners: dict[tuple[str, UUID], tuple[str, str]] = field(default_factory=dict)
+    _owners: dict[tuple[str, UUID], dict[str, str]] = field(default_factory=dict)
+    """The topics that have an id, each with the first file that says so."""
     _properties: dict[tuple[str, str], tuple[str, TopicProperties]] = field(default_factory=dict)
     _without: dict[tuple[str, str], list[PartitionCheck]] = field(default_factory=dict)
     """Partitions without properties, of topics where no partition with properties was seen."""
@@ -127,8 +128,8 @@ class TopicIds:
         if topic_id != first_id:
             message = f"topic id {topic_id}, in {first_path} it is {first_id}"
             yield check.finding(PARTITION_METADATA, error("topic-id", message, 2))
-        first_path, owner = self._owners.setdefault((cluster, topic_id), (path, topic))
-        if owner != topic:
+        owners = self._owners.setdefault((cluster, topic_id), {topic: path})
+        if owners.setdefault(topic, path) == path != (first_path := next(iter(owners.values()))):
             message = f"topic id {topic_id} is that of another topic in {first_path}"
             yield check.finding(PARTITION_METADATA, error("topic-id", message, 2))
 

@@ -267,7 +267,7 @@ class Replay:
                 continue
             sequence, offset, _ = before.last
             due = add_sequence(sequence, 1) if before.epoch == first.epoch else 0
-            due = EPOCH_FELL if before.epoch > first.epoch else due
+            due = EPOCH_FELL if 0 <= first.epoch < before.epoch else due
             if offset >= self.floor and first.sequence != due:
                 yield first.jump(due, offset)
         for batch, due, previous in facts.jumps:
