@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow  # noqa: F401 (a missing extra shows at import, where it is explained)
 import pyspark
+from pyspark.errors import AnalysisException
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import ConfigError
@@ -37,6 +38,8 @@ _QUIET_SETTINGS = {
     "spark.python.daemon.module": "logstore.spark.quiet_daemon",
 }
 _CONNECT = "sc://"
+_NAME_OF_A_CLASS = "DATA_SOURCE_ALREADY_EXISTS"
+"""Spark's answer if the class path has a source of the name."""
 _JARS = "spark.jars"
 _CLASS = "logstore.DefaultSource"
 _JAR = Path(__file__).with_name("logstore-spark.jar")
@@ -87,20 +90,26 @@ def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("logstore")`` known to a session.
 
     It is the columnar source if the session was started with its jar (`settings`). Otherwise it is
-    the Python source, and a log line says so. ``logstore-python`` is always the Python source.
-
-    The session may be one of Spark Connect, whose server then runs the sources with its own Python.
-    Whether the server has the jar it does not tell.
+    the Python source, and a log line says so. ``logstore-python`` is always the Python source. Of a
+    session of Spark Connect it is the server that has the jar, and a Python with logstore.
     """
     from logstore.spark.data_source import LogstoreDataSource, PythonDataSource
 
     spark.dataSource.register(PythonDataSource)
     if is_connect(spark):
-        spark.dataSource.register(LogstoreDataSource)  # a class of a jar goes before
-    elif not is_columnar(spark):
-        reason = why_not() or "the session was started without its jar, see settings()"
-        logger.warning("no columnar source, the Python source reads instead: %s", reason)
+        try:
+            spark.dataSource.register(LogstoreDataSource)
+        except AnalysisException as error:
+            if _NAME_OF_A_CLASS not in str(error):
+                raise
+            return
+        reason = "the server was started without its jar, see settings()"
+    elif is_columnar(spark):
+        return
+    else:
         spark.dataSource.register(LogstoreDataSource)
+        reason = why_not() or "the session was started without its jar, see settings()"
+    logger.warning("no columnar source, the Python source reads instead: %s", reason)
 
 
 def is_columnar(spark: SparkSession) -> bool:

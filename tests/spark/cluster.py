@@ -76,7 +76,8 @@ def connect_server(
     for name, value in given.items():
         command += ["--conf", f"{name}={value}"]
     command.append("spark-internal")
-    with _daemon(directory / "connect.log", command, environment=environment) as log:
+    variables = {"SPARK_DAEMON_MEMORY": "1g", **environment}  # a driver's
+    with _daemon(directory / "connect.log", command, environment=variables) as log:
         port = _wait_for(log, r"Connect server started at: .*:([1-9]\d*)").group(1)
         yield f"sc://127.0.0.1:{port}"
 

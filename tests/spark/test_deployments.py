@@ -71,8 +71,9 @@ spark = session("local-cluster[2,1,512]", conf=CONF)
 frame = spark.read.format("logstore").load({logs.name!r})
 print(len(workers(spark)), frame.count(), frame.selectExpr("sum(length(value))").first()[0])
 print(verify_on_spark(spark, {logs.name!r}).report.clean)
+spark.stop()
 """
     (tmp_path / logs.name).symlink_to(logs)
     command = f"import os; os.chdir({str(tmp_path)!r}); {code}"
     assert run("-c", command, SPARK_HOME=str(home)).split() == ["1", "1200", "60000", "True"]
-    assert len(list(home.glob("work/*/*"))) == 2
+    assert {path.name for path in home.glob("work/*/*")} >= {"0", "1"}
