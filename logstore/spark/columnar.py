@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import groupby, repeat
@@ -81,12 +81,6 @@ class TaskReader:
     aggregates: tuple[str, ...]
     limit: int
     of_each_log: bool
-
-    def limited_together(self, task: ReadTask) -> list[list[Split]]:
-        """The splits that share a limit."""
-        if self.of_each_log:
-            return [list(splits) for _, splits in groupby(task.splits, lambda split: split.uri)]
-        return [list(task.splits)]
 
 
 # ---- messages ----------------------------------------------------------------------------------
@@ -217,13 +211,10 @@ def _plan(wire: Wire) -> None:
         _NO_LIMIT if order == _HIGHEST else limit,  # rows come in the order of the log
         order != _ANY_ORDER,
     )
+    in_jvm = in_jvm and not (task_reader.of_each_log and task_reader.limit != _NO_LIMIT)
     wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks))
     for task in tasks:
-        plan = ""
-        if in_jvm:  # it has one limit, which is kept by none where each log has one
-            is_one = len(task_reader.limited_together(task)) == 1
-            most = task_reader.limit if is_one else _NO_LIMIT
-            plan = native_plan(task, task_reader.settings, most)
+        plan = native_plan(task, task_reader.settings, task_reader.limit) if in_jvm else ""
         wire.put(pickle.dumps(task), plan)
 
 
@@ -273,17 +264,24 @@ def _batches(reader: TaskReader, task: ReadTask, checks: Checks) -> Iterator[pa.
     if reader.aggregates:
         yield aggregated(reader, task)
         return
-    for splits in reader.limited_together(task):
+    for splits in _limited_together(reader, task):
         batches = read_splits(splits, reader.settings, reader.schema, checks)
         for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
             yield batch.slice(0, rows)
 
 
 def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
-    for splits in reader.limited_together(task):
+    for splits in _limited_together(reader, task):
         counts = (count for _, count in count_splits(splits, reader.settings, checks))
         for _, rows in _up_to(reader.limit, counts, lambda count: count):
             wire.put(AnswerKind.ROWS, rows)
+
+
+def _limited_together(reader: TaskReader, task: ReadTask) -> Iterable[Iterable[Split]]:
+    """The splits for which the limit is one."""
+    if reader.of_each_log:
+        return (splits for _, splits in groupby(task.splits, lambda split: split.uri))
+    return [task.splits]
 
 
 def _up_to(
