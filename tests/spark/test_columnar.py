@@ -279,7 +279,8 @@ def test_a_worker_killed_in_mid_query_fails_it_with_the_reason(
 
     def run() -> None:
         try:
-            slow.selectExpr("sum(length(value))").collect()
+            with set_conf(spark, {"spark.logstore.native": "false"}):
+                slow.selectExpr("sum(length(value))").collect()
         except Exception as error:
             failures.append(str(error))
 

@@ -74,7 +74,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
 
     private int left;
     private Stop stop = Stop.SPLIT_ENDS;
-    private ColumnReader python;
+    private volatile ColumnReader python;
     private ColumnarBatch batch;
     private boolean isClosed;
 
@@ -86,6 +86,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         left = settings.limit();
         unpacker = new Unpacker(batches.allocator(), settings.unpackedMax());
         columns = new NativeColumns(schema, batches.allocator());
+        batches.closeFirst(this::close);
     }
 
     /** Not while another thread closes it: a Python UDF may read ahead in one of its own. */
@@ -323,12 +324,20 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     }
 
     @Override
-    public synchronized void close() {
-        isClosed = true;
-        release();
-        if (python != null) {
-            python.close();
-        } else {
+    public void close() {
+        ColumnReader waiting = python;
+        if (waiting != null) {
+            waiting.stop();
+        }
+        synchronized (this) {
+            if (isClosed) {
+                return;
+            }
+            isClosed = true;
+            release();
+            if (python != null) {
+                python.close();
+            }
             batches.close();
         }
     }
