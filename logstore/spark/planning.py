@@ -21,8 +21,9 @@ from logstore.directory.transactions import aborted_transactions
 from logstore.spark.options import EARLIEST, LATEST, SourceOptions
 
 _TOP_MAX = 100_000
-_TOP_LOGS = 8
+_TOP_LOGS = 4
 _TOP_WIDER = (1, 8, 64)
+_TOP_OFFSETS = 500_000
 """How far the planner looks for the rows of ``TopOffsets``: it is alone, and the tasks are many."""
 
 logger = get_logger(__name__)
@@ -179,7 +180,8 @@ def _inner_bound(
         else:
             part = replace(log, end=min(log.end, log.start + width))
             inner, is_better = part.end, bound is None or part.end < bound
-        if part.start >= part.end or not is_better:
+        too_far = width > max(top.count, _TOP_OFFSETS)
+        if part.start >= part.end or not is_better or too_far:
             return None
         try:
             splits = plan_splits([part], options.split_bytes, options.start_timestamp)
