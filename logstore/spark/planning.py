@@ -146,7 +146,10 @@ def narrowed(
     if not 0 < top.count <= _TOP_MAX or options.drop_malformed:
         return list(ranges)
     options = replace(options, fail_on_data_loss=True)  # so that it is told once, by a task
-    known = at_once(_existing, ranges)
+    try:
+        known = at_once(_existing, ranges)
+    except CorruptDataError:
+        return list(ranges)
     sign = -1 if top.highest else 1
     bound: int | None = None
     for log in sorted(known, key=lambda each: sign * _outer(each, top))[:_TOP_LOGS]:
@@ -154,10 +157,10 @@ def narrowed(
         bound = bound if found is None else found
     if bound is None:
         return list(ranges)
+    pairs = zip(ranges, known, strict=True)
     if top.highest:
-        pairs = zip(ranges, known, strict=True)
         return [replace(r, start=max(r.start, bound)) for r, real in pairs if real.end > bound]
-    return [replace(r, end=min(r.end, bound)) for r in ranges if r.start < bound]
+    return [replace(r, end=min(r.end, bound)) for r, real in pairs if real.start < bound]
 
 
 def _existing(wanted: OffsetRange) -> OffsetRange:
