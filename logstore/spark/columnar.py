@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain, groupby, repeat
@@ -84,12 +84,6 @@ class TaskReader:
     aggregates: tuple[str, ...]
     limit: int
     of_each_log: bool
-
-    def limited_together(self, task: ReadTask) -> list[list[Split]]:
-        """The splits that share a limit."""
-        if self.of_each_log:
-            return [list(splits) for _, splits in groupby(task.splits, lambda split: split.uri)]
-        return [list(task.splits)]
 
 
 # ---- messages ----------------------------------------------------------------------------------
@@ -223,6 +217,7 @@ def _plan(wire: Wire) -> None:
         _NO_LIMIT if order == _HIGHEST else limit,  # rows come in the order of the log
         order != _ANY_ORDER,
     )
+    in_jvm = in_jvm and not (task_reader.of_each_log and task_reader.limit != _NO_LIMIT)
     wire.put(AnswerKind.END, pickle.dumps(task_reader), *_tasks(tasks, task_reader, in_jvm))
 
 
@@ -230,10 +225,7 @@ def _tasks(tasks: Sequence[ReadTask], reader: TaskReader, in_jvm: bool) -> list[
     """Their number; each pickled, and what the JVM needs to read it or ""."""
     answer: list[Any] = [len(tasks)]
     for task in tasks:
-        plan = ""
-        if in_jvm:  # it has one limit, which is kept by none where each log has one
-            is_one = len(reader.limited_together(task)) == 1
-            plan = native_plan(task, reader.settings, reader.limit if is_one else _NO_LIMIT)
+        plan = native_plan(task, reader.settings, reader.limit) if in_jvm else ""
         answer += [pickle.dumps(task), plan]
     return answer
 
@@ -284,17 +276,24 @@ def _batches(reader: TaskReader, task: ReadTask, checks: Checks) -> Iterator[pa.
     if reader.aggregates:
         yield aggregated(reader, task)
         return
-    for splits in reader.limited_together(task):
+    for splits in _limited_together(reader, task):
         batches = read_splits(splits, reader.settings, reader.schema, checks)
         for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
             yield batch.slice(0, rows)
 
 
 def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
-    for splits in reader.limited_together(task):
+    for splits in _limited_together(reader, task):
         counts = (count for _, count in count_splits(splits, reader.settings, checks))
         for _, rows in _up_to(reader.limit, counts, lambda count: count):
             wire.put(AnswerKind.ROWS, rows)
+
+
+def _limited_together(reader: TaskReader, task: ReadTask) -> Iterable[Iterable[Split]]:
+    """The splits for which the limit is one."""
+    if reader.of_each_log:
+        return (splits for _, splits in groupby(task.splits, lambda split: split.uri))
+    return [task.splits]
 
 
 def _up_to(

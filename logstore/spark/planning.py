@@ -21,8 +21,9 @@ from logstore.directory.transactions import aborted_transactions
 from logstore.spark.options import EARLIEST, LATEST, SourceOptions
 
 _TOP_MAX = 100_000
-_TOP_LOGS = 8
+_TOP_LOGS = 4
 _TOP_WIDER = (1, 8, 64)
+_TOP_OFFSETS = 500_000
 """How far the planner looks for the rows of ``TopOffsets``: it is alone, and the tasks are many."""
 
 logger = get_logger(__name__)
@@ -145,7 +146,10 @@ def narrowed(
     if not 0 < top.count <= _TOP_MAX or options.drop_malformed:
         return list(ranges)
     options = replace(options, fail_on_data_loss=True)  # so that it is told once, by a task
-    known = at_once(_existing, ranges)
+    try:
+        known = at_once(_existing, ranges)
+    except CorruptDataError:
+        return list(ranges)
     sign = -1 if top.highest else 1
     bound: int | None = None
     for log in sorted(known, key=lambda each: sign * _outer(each, top))[:_TOP_LOGS]:
@@ -153,10 +157,10 @@ def narrowed(
         bound = bound if found is None else found
     if bound is None:
         return list(ranges)
+    pairs = zip(ranges, known, strict=True)
     if top.highest:
-        pairs = zip(ranges, known, strict=True)
         return [replace(r, start=max(r.start, bound)) for r, real in pairs if real.end > bound]
-    return [replace(r, end=min(r.end, bound)) for r in ranges if r.start < bound]
+    return [replace(r, end=min(r.end, bound)) for r, real in pairs if real.start < bound]
 
 
 def _existing(wanted: OffsetRange) -> OffsetRange:
@@ -179,7 +183,8 @@ def _inner_bound(
         else:
             part = replace(log, end=min(log.end, log.start + width))
             inner, is_better = part.end, bound is None or part.end < bound
-        if part.start >= part.end or not is_better:
+        too_far = width > max(top.count, _TOP_OFFSETS)
+        if part.start >= part.end or not is_better or too_far:
             return None
         try:
             splits = plan_splits([part], options.split_bytes, options.start_timestamp)

@@ -165,7 +165,8 @@ class Generator:
         chosen = rng.sample(pushed, rng.randint(1, 4))
         if kind == "others":
             others = ("count(value)", "count(timestamp)", "count(DISTINCT topic)", "sum(offset)")
-            chosen.append(rng.choice((*others, "min(topic)", "avg(partition)")))
+            where_too = "count(*) FILTER (WHERE partition = 1)"
+            chosen.append(rng.choice((*others, "min(topic)", "avg(partition)", where_too)))
         groups = rng.sample(("topic", "partition", "broker", "segment"), rng.choice((0, 0, 1, 2)))
         by = f" GROUP BY {', '.join(groups)}" if groups else ""
         return Question(f"SELECT {', '.join(groups + chosen)} FROM {{t}}{where}{by}", exact, kind)
