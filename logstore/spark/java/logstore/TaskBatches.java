@@ -55,6 +55,9 @@ final class TaskBatches {
         for (int i = 0; i < columns.length; i++) {
             columns[i] = new ArrowColumnVector(vectors.get(i));
         }
+        if (columns.length > 0) {
+            columns[0] = new OpaqueVector(columns[0]);
+        }
         return new ColumnarBatch(columns, rows);
     }
 
