@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from logstore.spark.columnar import AnswerKind, serve
+from logstore.spark.filters import Microseconds
 
 NAMES: dict[type[Filter], str] = {
     EqualTo: "=",
@@ -71,6 +72,8 @@ def column(path: Sequence[str]) -> bytes:
 
 
 def literal(value: Any) -> bytes:
+    if isinstance(value, Microseconds):
+        return number(ord("L")) + text("timestamp") + text(str(value.value))
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return number(ord("?"))
@@ -122,7 +125,7 @@ class Answered:
             raise Refused(self.block().decode())
         return found
 
-    def rows(self) -> tuple[list[dict[str, Any]], int]:
+    def rows(self, micros: Sequence[str] = ()) -> tuple[list[dict[str, Any]], int]:
         """Of a task: those with columns, and how many there are with none."""
         schema, rows, bare = None, [], 0
         while (found := self.answer()) is not AnswerKind.END:
@@ -132,6 +135,9 @@ class Answered:
             schema = schema or pa.ipc.read_schema(pa.ipc.read_message(self._data))
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(self._data), schema)
             batch.validate(full=True)
+            for name in micros:
+                column = batch.column(name).cast(pa.int64())
+                batch = batch.set_column(batch.schema.names.index(name), name, column)
             rows += batch.to_pylist()
         assert not self._data.read()
         return rows, bare
@@ -159,24 +165,28 @@ def query(
     required: StructType,
     filters: Sequence[Filter] = (),
     *,
-    counts: int = 0,
+    aggregates: Sequence[str] = (),
     limit: int = -1,
+    order: str = "ANY",
+    micros: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], int]:
-    """As ``Answered.rows``, of all tasks."""
+    """As ``Answered.rows``, of all tasks; ``micros``: timestamps to give as numbers."""
     planned = ask(
         "plan",
         options(given),
         text(schema.json()),
         text(required.json()),
-        number(counts),
+        texts(aggregates),
         number(limit),
+        text(order),
         expressions(filters),
+        number(1),
     )
     planned.answer()
     reader = planned.block()
     rows, bare = [], 0
-    for task in [planned.block() for _ in range(planned.number())]:
-        found, more = ask("read", block(reader), block(task)).rows()
+    for task, _ in [(planned.block(), planned.block()) for _ in range(planned.number())]:
+        found, more = ask("read", block(reader), block(task), text("")).rows(micros)
         rows += found
         bare += more
     return rows, bare

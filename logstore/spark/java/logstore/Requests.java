@@ -36,15 +36,17 @@ final class Requests {
             .options(query.options())
             .text(query.schema().json())
             .text(query.required().json())
-            .number(query.counts())
+            .texts(query.aggregates().toArray(new String[0]))
             .number(query.limit())
-            .expressions(query.predicates());
+            .text(query.order().name())
+            .expressions(query.predicates())
+            .number(Native.isWanted() ? 1 : 0);
         return ask(request, worker -> {
             byte[] reader = worker.readBytes();
             int count = worker.readInt();
-            List<byte[]> tasks = new ArrayList<>();
+            List<LogstoreScan.Task> tasks = new ArrayList<>();
             for (int i = 0; i < count; i++) {
-                tasks.add(worker.readBytes());
+                tasks.add(new LogstoreScan.Task(worker.readBytes(), worker.readText()));
             }
             return new LogstoreScan.Plan(reader, tasks);
         });
