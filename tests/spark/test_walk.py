@@ -32,6 +32,7 @@ ALWAYS = (
     "cache_memory",
     "to_arrow",
     "limits",
+    "where_contradictory_offsets",
     "written_to_logs",
 )
 """What has failed, or would first."""

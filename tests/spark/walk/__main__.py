@@ -35,12 +35,6 @@ STATIC: Mapping[str, Mapping[str, str]] = {
         "spark.sql.columnVector.offheap.enabled": "true",
     },
     "arrow-cache": {"spark.sql.cache.serializer": _ARROW_CACHE},
-    "speculation": {
-        "spark.speculation": "true",
-        "spark.speculation.multiplier": "1",
-        "spark.speculation.quantile": "0.1",
-        "spark.speculation.interval": "10ms",
-    },
 }
 """What Spark takes at a start alone."""
 

@@ -479,6 +479,8 @@ CONDITIONS = {
     "null_times": "timestamp IS NULL",
     "not_null_times": "NOT (timestamp > timestamp_millis(1700000000000))",
     "offsets": "offset BETWEEN 30000 AND 70000",
+    "contradictory_offsets": "offset >= 30000 AND offset < 7 AND key IS NOT NULL",
+    "contradictory_times": f"{_AT}500) AND timestamp < timestamp_millis(0)",
     "one_offset": "offset = 65536",
     "offsets_in": "offset IN (0, 1, 999, 1000, 32768, 119999, 368769)",
     "places": "topic = 'mixed' AND partition IN (0, 2)",

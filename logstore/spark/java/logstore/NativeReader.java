@@ -237,7 +237,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     /** Reads on, from the position; null if there is something. */
     private Stop read() {
         long remaining = split.endPosition() - position;
-        if (remaining == 0) {
+        if (remaining <= 0) { // below it where the bounds of a query leave nothing between them
             return Stop.SPLIT_ENDS;
         }
         if (position == origin && filled > 0) { // the batch is larger than the window

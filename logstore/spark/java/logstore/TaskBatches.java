@@ -67,6 +67,9 @@ final class TaskBatches {
         }
         held.add(vectors);
         check(columns);
+        if (columns.length > 0 && columns[0] instanceof ArrowColumnVector) {
+            columns[0] = new OpaqueVector(columns[0]);
+        }
         return new ColumnarBatch(columns, rows);
     }
 
