@@ -13,7 +13,7 @@ IN_SANITIZED = cd $(SANITIZED) && PYTHONPATH=. PYTHONMALLOC=malloc \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	$(abspath $(BIN))/python
 KERNEL_TESTS := tests/contract/test_kernels.py tests/contract/test_arrow_kernels.py \
-	tests/contract/test_times_kernel.py tests/contract/test_verify_kernels.py tests/fuzz/kernels \
+	tests/contract/test_verify_kernels.py tests/fuzz/kernels \
 	tests/unit/format/test_crc32c.py tests/unit/format/test_format_hostile.py tests/unit/format/test_record_objects.py
 # Of a fuzzer: more than this and the machine, not the code, decides how long it takes.
 WORKERS ?= 2

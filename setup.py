@@ -15,9 +15,7 @@ import spark_jar
 from replication.protocol import stub  # imports nothing that is not here
 
 KERNELS = "logstore/kernels"
-# No -march: crc32c.c picks the instructions of the machine it runs on.
-FLAGS = ["-O3", "-g0", "-fwrapv", "-fno-strict-aliasing"]
-LINK_FLAGS = ["-Wl,-s"] if sys.platform == "linux" else []  # symbols would be two thirds of a wheel
+FLAGS, LINK_FLAGS = spark_jar.FLAGS, spark_jar.LINK_FLAGS
 # `make sanitize`: the same kernels with every check of the compiler, in a tree of their own.
 SANITIZE = os.environ.get("LOGSTORE_SANITIZE", "") not in ("", "0")
 SANITIZED = "build/sanitize"

@@ -103,7 +103,7 @@ def decode(data: bytes, records: int) -> None:
     position, count, status = 0, 0, None
     while status != kernels.DECODE_END:
         out: list[object] = []
-        position, status = kernels.decode_run(data, position, out, 1000, 0, 2**62)
+        position, status = kernels.decode_run(data, position, out, 1000, kernels.ReadBounds())
         count += len(out)
     assert count == records
 
@@ -113,7 +113,7 @@ def build(data: bytes, records: int) -> None:
     position, count = 0, 0
     while position < len(data):
         builder = kernels.ColumnBuilder()
-        position, _ = builder.add_run(data, position, 10_000, 2**62, 0, 2**62)
+        position, _ = builder.add_run(data, position, 10_000, 2**62, kernels.ReadBounds())
         count += builder.rows
         assert len(builder.finish()["offsets"])
     assert count == records

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
-from logstore.directory.columns import ArrowTable, Expansion, SplitColumns, of_batches, timestamps
+from logstore.directory.columns import (
+    BATCH_COLUMNS,
+    MICROSECONDS,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    US_PER_MS,
+    ArrowTable,
+    Expansion,
+    SplitColumns,
+    of_batches,
+    timestamps,
+)
 from logstore.directory.splits import ReadSettings, Split
 from logstore.directory.windows import BatchTable
+from logstore.format import attributes as bits
 from logstore.format.arrow import to_record_batch
 from logstore.format.header import MAGIC
-from logstore.format.reader import ReadOptions, fill_columns
-from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder
+from logstore.format.reader import fill_columns
+from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder, ReadBounds
 
 # Small enough to stay in the cache until the JVM has read it, and large enough that the cost of a
 # record batch itself does not matter.
@@ -39,7 +52,8 @@ class RecordRows:
     schema: pa.Schema
     _constant: SplitColumns = field(init=False)
     _flags: tuple[bool, bool, bool, bool] = field(init=False)
-    _options: ReadOptions = field(init=False)
+    _bounds: ReadBounds = field(init=False)
+    _with_runs: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._constant = SplitColumns(self.split)
@@ -50,13 +64,15 @@ class RecordRows:
             "timestamp" in names,
             "headers" in names,
         )
-        self._options = ReadOptions(
+        self._with_runs = not names.isdisjoint(BATCH_COLUMNS)
+        self._bounds = ReadBounds(
             self.split.from_offset,
             self.split.end_offset,
             # A scan that leaves out damaged batches has checked every checksum.
             self.settings.check_crcs and not self.settings.drop_malformed,
             self.settings.include_control,
-            self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
+            start_timestamp=self.settings.start_timestamp,
+            end_timestamp=self.settings.end_timestamp,
         )
 
     @property
@@ -77,10 +93,16 @@ class RecordRows:
         data = window[: table.span(first, end).stop]
         starts = table.cells("position")
         while first < end:
-            builder, skipped = ColumnBuilder(*self._flags), 0
+            builder, skipped = ColumnBuilder(*self._flags, runs=self._with_runs), 0
             try:
                 at, status = fill_columns(
-                    data, starts[first], builder, _ROWS_MAX, _BYTES_MAX, self._options
+                    data,
+                    starts[first],
+                    builder,
+                    _ROWS_MAX,
+                    _BYTES_MAX,
+                    self._bounds,
+                    self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
                 )
                 # At the limit only a part of the last batch may have been decoded.
                 stop = end if status == DECODE_LIMIT else bisect_left(starts, at, first, end)
@@ -94,15 +116,13 @@ class RecordRows:
                 logger.warning("dropped a batch: %s", located)
                 stop, skipped = bisect_right(starts, error.position, first, end) - 1, 1
             if builder.rows:
-                records = to_record_batch(builder, *self._flags)
-                yield self._rows(records, position, table, first, stop)
+                runs = Expansion(table, *builder.runs())
+                yield self._rows(to_record_batch(builder, *self._flags), position, table, runs)
             first = stop + skipped
 
     def _rows(
-        self, records: pa.RecordBatch, position: int, table: ArrowTable, first: int, end: int
+        self, records: pa.RecordBatch, position: int, table: ArrowTable, expansion: Expansion
     ) -> pa.RecordBatch:
-        expansion = Expansion(records.column("offset"), table, first, end)
-
         def made(column: pa.Field) -> pa.Array:
             if self._constant.has(column.name):
                 return self._constant.rows(column, records.num_rows)
@@ -114,7 +134,7 @@ class RecordRows:
                 case "headers":
                     return _headers(records.column("headers"), column.type)
                 case "sequence":
-                    return expansion.sequences().cast(column.type)
+                    return expansion.sequences(records.column("offset")).cast(column.type)
             return expansion.expand(of_batches(column, table, position))
 
         arrays = [made(column) for column in self.schema]
@@ -166,24 +186,54 @@ class BatchRows:
         )
 
 
-_OFFSET_ALONE = pa.schema([pa.field("offset", pa.int64())])
+class Extreme(NamedTuple):
+    """The ``choose``, `min` or `max`, of a ``column``, ``offset`` or ``timestamp``."""
+
+    column: str
+    choose: Callable[[int, int], int]
+
+    @property
+    def by_header(self) -> str:
+        """The field of a header that has it."""
+        if self.column == "timestamp":
+            return "max_timestamp"
+        return "base_offset" if self.choose is min else "last_offset"
 
 
 @dataclass(slots=True)
-class RowCounts:
-    """The numbers of rows that ``RecordRows`` or ``BatchRows`` would make of ``split``.
+class RowSummary:
+    """A number of rows, and extremes of them: offsets, and times in µs. None is there of nulls."""
 
-    Checksums are checked as there, and then the header counts. A batch is decoded if its header
-    does not give the number: if a range of offsets cuts it, if it is a wrapper of an older format,
-    or if its record count is impossible.
+    rows: int = 0
+    extremes: dict[Extreme, int] = field(default_factory=dict)
+
+    def add(self, other: RowSummary) -> None:
+        self.rows += other.rows
+        for extreme, value in other.extremes.items():
+            known = self.extremes.get(extreme, value)
+            self.extremes[extreme] = extreme.choose(known, value)
+
+
+@dataclass(slots=True)
+class RowSummaries:
+    """Summaries of the rows that ``RecordRows`` or ``BatchRows`` would make of ``split``.
+
+    Checksums are checked as there, and then the header is believed. A batch is decoded if its
+    header does not speak for each record: if a range of offsets cuts it, if times may cut it or are
+    asked for and differ, if it is a wrapper of an older format, or if its record count is
+    impossible. With ``drop_malformed`` each is: what cannot be decoded is no row.
     """
 
     split: Split
     settings: ReadSettings
+    extremes: tuple[Extreme, ...] = ()
     _rows: RecordRows = field(init=False)
 
     def __post_init__(self) -> None:
-        self._rows = RecordRows(self.split, self.settings, _OFFSET_ALONE)
+        columns = [pa.field("offset", pa.int64())]
+        if any(extreme.column == "timestamp" for extreme in self.extremes):
+            columns.append(pa.field("timestamp", MICROSECONDS))
+        self._rows = RecordRows(self.split, self.settings, pa.schema(columns))
 
     @property
     def scan_options(self) -> dict[str, bool]:
@@ -194,54 +244,86 @@ class RowCounts:
 
     def read(
         self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
-    ) -> Iterator[int]:
-        """Row counts of the batches ``[first, end)`` of ``table``; ``window`` begins at
+    ) -> Iterator[RowSummary]:
+        """Summaries of the batches ``[first, end)`` of ``table``; ``window`` begins at
         ``position``.
 
         Raises:
             CorruptBatchError: a batch is damaged; names the file and the byte.
         """
         if self.settings.granularity == "batch":
-            yield end - first
+            yield RowSummary(end - first)
             return
-        counts = table.column("record_count").slice(first, end - first)
+        if self.settings.drop_malformed:
+            yield from self._decoded(window, position, table, first, end)
+            return
         start = first
-        for low, high in table.runs(self._counted_by_header(table, first, end)):
+        for low, high in table.runs(self._known_by_header(table, first, end)):
             if not self._is_sound(window[table.span(first + low, first + high)], high - low):
                 continue  # decoding says what is wrong
             # In the order of the file, so that the first damaged batch is the one that is named.
             yield from self._decoded(window, position, table, start, first + low)
-            yield pc.sum(counts.slice(low, high - low)).as_py()
+            yield self._of_headers(table, first + low, high - low)
             start = first + high
         yield from self._decoded(window, position, table, start, end)
 
-    def _counted_by_header(self, table: ArrowTable, first: int, end: int) -> pa.Array:
-        """Which batches have headers that give the number of wanted records."""
+    def _known_by_header(self, table: ArrowTable, first: int, end: int) -> pa.Array:
+        """Which batches have headers that speak for all their records, all of which are wanted."""
 
         def column(name: str) -> pa.Array:
             return table.column(name).slice(first, end - first)
 
         base, last, count = (column(n) for n in ("base_offset", "last_offset", "record_count"))
-        span = pc.add(pc.subtract(last, base), 1)
-        return reduce(
-            pc.and_,
-            (
-                pc.equal(column("magic"), MAGIC),
-                pc.greater_equal(base, self.split.from_offset),
-                pc.less(last, self.split.end_offset),
-                pc.greater_equal(count, 0),
-                pc.less_equal(count, span),
-            ),
-        )
+        latest, span = column("max_timestamp"), pc.add(pc.subtract(last, base), 1)
+        known = [
+            pc.equal(column("magic"), MAGIC),
+            pc.greater_equal(base, self.split.from_offset),
+            pc.less(last, self.split.end_offset),
+            pc.greater_equal(count, 0),
+            pc.less_equal(count, span),
+        ]
+        # A header has the largest time. It is that of every record if the broker set them.
+        one_time = table.has_bit(bits.LOG_APPEND_TIME).slice(first, end - first)
+        if self.settings.start_timestamp is not None:
+            known += [one_time, pc.greater_equal(latest, self.settings.start_timestamp)]
+        if self.settings.end_timestamp is not None:
+            known.append(pc.less(latest, self.settings.end_timestamp))
+        for extreme in self.extremes:
+            known.append(pc.greater(count, 0))
+            if extreme.column == "offset":
+                known.append(pc.equal(count, span))  # no record is gone, the first and last neither
+                continue
+            known += [pc.greater_equal(latest, TIMESTAMP_MIN), pc.less_equal(latest, TIMESTAMP_MAX)]
+            if extreme.choose is min:
+                known.append(one_time)
+        return reduce(pc.and_, known)
+
+    def _of_headers(self, table: ArrowTable, first: int, count: int) -> RowSummary:
+        def total(name: str, function: Callable[[pa.Array], pa.Scalar]) -> int:
+            value: int = function(table.column(name).slice(first, count)).as_py()
+            return value
+
+        found = RowSummary(total("record_count", pc.sum))
+        for extreme in self.extremes:
+            value = total(extreme.by_header, pc.min if extreme.choose is min else pc.max)
+            found.extremes[extreme] = value * (US_PER_MS if extreme.column == "timestamp" else 1)
+        return found
 
     def _decoded(
         self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
-    ) -> Iterator[int]:
+    ) -> Iterator[RowSummary]:
         if first < end:
             for rows in self._rows.read(window, position, table, first, end):
-                yield rows.num_rows
+                yield self._of_rows(rows)
+
+    def _of_rows(self, rows: pa.RecordBatch) -> RowSummary:
+        found = RowSummary(rows.num_rows)
+        for extreme in self.extremes:
+            values = rows.column(extreme.column).cast(pa.int64())
+            value = (pc.min if extreme.choose is min else pc.max)(values).as_py()
+            if value is not None:
+                found.extremes[extreme] = value
+        return found
 
     def _is_sound(self, data: memoryview, batches: int) -> bool:
-        if not self.settings.check_crcs or self.settings.drop_malformed:
-            return True  # a scan that leaves out damaged batches has checked every checksum
-        return BatchTable(data, check_crc=True).rows == batches
+        return not self.settings.check_crcs or BatchTable(data, check_crc=True).rows == batches

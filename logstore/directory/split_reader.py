@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Protocol, TypeVar
+from types import MappingProxyType
+from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkpoints.loggers import get_logger
 from logstore.directory.columns import ArrowTable
-from logstore.directory.rows import BatchRows, RecordRows, RowCounts
+from logstore.directory.rows import BatchRows, Extreme, RecordRows, RowSummaries, RowSummary
 from logstore.directory.splits import ReadSettings, Split, opened
 from logstore.directory.transactions import MarkerCheck
 from logstore.directory.windows import Windows
@@ -66,10 +67,6 @@ class BatchFilter:
             yield pc.or_(pc.less(table.column("base_offset"), split.end_offset), legacy)
         if settings.start_timestamp is not None:
             yield pc.greater_equal(table.column("max_timestamp"), settings.start_timestamp)
-        if settings.end_timestamp is not None:
-            # A header has only the largest time, so the times of the records are walked. That costs
-            # a fraction of handing the records to Spark.
-            yield pc.invert(table.is_late(window, settings.end_timestamp))
         if of_records and not settings.include_control and table.has_any(bits.CONTROL):
             yield pc.invert(table.has_bit(bits.CONTROL))
         if self._aborted and table.has_any(bits.TRANSACTIONAL):
@@ -117,26 +114,47 @@ class _Maker(Protocol[_T_co]):
     ) -> Iterator[_T_co]: ...
 
 
+Checks: TypeAlias = Mapping[str, MarkerCheck]
+"""Those of partitions that were read before, by their directory."""
+
+
 def read_splits(
-    splits: Iterable[Split], settings: ReadSettings, schema: pa.Schema
+    splits: Iterable[Split],
+    settings: ReadSettings,
+    schema: pa.Schema,
+    checks: Checks = MappingProxyType({}),
 ) -> Iterator[pa.RecordBatch]:
     """Read splits in the order of their logs, as ``read_split``."""
-    markers: dict[str, MarkerCheck] = defaultdict(MarkerCheck)
+    markers = defaultdict(MarkerCheck, checks)
     for split in splits:
         yield from read_split(split, settings, schema, markers[split.uri])
 
 
-def count_splits(splits: Iterable[Split], settings: ReadSettings) -> Iterator[tuple[Split, int]]:
-    """Count the rows that ``read_splits`` would give, in parts, from batch headers.
+def count_splits(
+    splits: Iterable[Split], settings: ReadSettings, checks: Checks = MappingProxyType({})
+) -> Iterator[tuple[Split, int]]:
+    """Count the rows that ``read_splits`` would give, in parts, as ``summarize_splits``."""
+    for split, summary in summarize_splits(splits, settings, checks=checks):
+        yield split, summary.rows
+
+
+def summarize_splits(
+    splits: Iterable[Split],
+    settings: ReadSettings,
+    extremes: tuple[Extreme, ...] = (),
+    checks: Checks = MappingProxyType({}),
+) -> Iterator[tuple[Split, RowSummary]]:
+    """Summarize the rows that ``read_splits`` would give, in parts, from batch headers.
 
     Raises:
-        Exception: as ``read_split``. Records that headers count are not decoded; only the checksum
-            of their batch is checked.
+        Exception: as ``read_split``. Records that headers speak for are not decoded; only the
+            checksum of their batch is checked.
     """
-    markers: dict[str, MarkerCheck] = defaultdict(MarkerCheck)
+    markers = defaultdict(MarkerCheck, checks)
     for split in splits:
-        for count in _read(split, settings, RowCounts(split, settings), markers[split.uri]):
-            yield split, count
+        maker = RowSummaries(split, settings, extremes)
+        for summary in _read(split, settings, maker, markers[split.uri]):
+            yield split, summary
 
 
 def read_split(

@@ -114,10 +114,9 @@ class Split:
 class ReadSettings:
     """The settings by which the splits of a query are read.
 
-    Batches without a record in ``[start_timestamp, end_timestamp)``, in ms, may be left out, but
-    the caller still has to filter records. ``check_crcs`` and ``max_batch_bytes``, the size of a
-    batch stored or unpacked, are as in docs/spark.md; ``max_unpacked_bytes`` sets another limit for
-    the second.
+    Only records with times in ``[start_timestamp, end_timestamp)``, in ms, count. ``check_crcs``
+    and ``max_batch_bytes``, the size of a batch stored or unpacked, are as in docs/spark.md;
+    ``max_unpacked_bytes`` sets another limit for the second.
     """
 
     granularity: str = "record"
@@ -130,6 +129,10 @@ class ReadSettings:
     fail_on_data_loss: bool = True
     drop_malformed: bool = False
     read_committed: bool = False
+
+    @property
+    def bounds_times(self) -> bool:
+        return self.start_timestamp is not None or self.end_timestamp is not None
 
 
 _NAMES = ("", filenames.SWAP_SUFFIX, "", filenames.DELETED_SUFFIX)
@@ -188,12 +191,18 @@ def opened(split: Split, settings: ReadSettings) -> Iterator[OpenedSegment | Non
             segment.file.close()
 
 
+def segment_uris(split: Split) -> Iterator[str]:
+    """The names under which the segment may be found, in the order in which to try them."""
+    for transition in _NAMES:
+        name = filenames.segment_file_name(split.segment_base, LOG_SUFFIX, transition)
+        yield join_uri(split.uri, name)
+
+
 def _find(split: Split, settings: ReadSettings) -> tuple[OpenedSegment | None, str]:
     """The file under one of its names, or why there is none."""
     reason = "the segment was deleted meanwhile"
-    for transition in _NAMES:
-        name = filenames.segment_file_name(split.segment_base, filenames.LOG_SUFFIX, transition)
-        storage, path = open_storage(join_uri(split.uri, name))
+    for uri in segment_uris(split):
+        storage, path = open_storage(uri)
         try:
             file = storage.open(path, writable=False)
         except FileNotFoundError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 
 from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
@@ -182,11 +183,11 @@ class MarkerCheck:
     """Checks, in the order of the log, the ABORT markers of what one task reads.
 
     If the data before a marker was not known to be aborted, an entry is missing in a transaction
-    index.
+    index. ``open_since`` has the first offsets of transactions that were begun before, by producer.
     """
 
-    def __init__(self) -> None:
-        self._open_since: dict[int, int] = {}
+    def __init__(self, open_since: Mapping[int, int] = MappingProxyType({})) -> None:
+        self._open_since = dict(open_since)
 
     def check(self, split: Split, window: memoryview, table: BatchTable) -> None:
         """

@@ -24,8 +24,8 @@ from logstore.common.bounds import UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError, ResultTooLargeError
 from logstore.common.extras import Extra, load
 from logstore.common.types import Buffer
-from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_columns
-from logstore.kernels import DECODE_FULL, ColumnBuilder
+from logstore.format.reader import MAX_OFFSET, fill_columns
+from logstore.kernels import DECODE_FULL, ColumnBuilder, ReadBounds
 
 if TYPE_CHECKING:
     import pyarrow
@@ -86,12 +86,10 @@ def read_columns(
         CorruptBatchError: a batch is damaged; ``path`` and ``base_position`` place it in a file.
         ResultTooLargeError: the keys, the values or the headers do not fit a column of 2 GiB.
     """
-    options = ReadOptions(
-        from_offset, end_offset, check_crc, include_control, decompressed_limit, aborted
-    )
+    bounds = ReadBounds(from_offset, end_offset, check_crc, include_control, aborted)
     builder = ColumnBuilder(keys, values, timestamps, headers, _COLUMN_BYTES_MAX)
     try:
-        position, status = fill_columns(data, 0, builder, _ALL, _ALL, options)
+        position, status = fill_columns(data, 0, builder, _ALL, _ALL, bounds, decompressed_limit)
     except CorruptBatchError as error:
         raise error.located(path, base_position) from None
     if status == DECODE_FULL:

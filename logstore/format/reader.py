@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from logstore.common.bounds import UNPACKED_MAX
@@ -19,11 +18,12 @@ from logstore.format.codecs.compression import Compression, decompress
 from logstore.format.header import PREFIX_SIZE, BatchHeader, check_batch_crc, parse_header
 from logstore.format.legacy import MIN_SIZE, LegacyBatch, legacy_records, parse_legacy
 from logstore.kernels import (
-    DECODE_END,
     DECODE_FULL,
     DECODE_LIMIT,
     DECODE_SPECIAL,
     ColumnBuilder,
+    ReadBounds,
+    RecordCount,
     decode_records,
     decode_run,
 )
@@ -120,35 +120,7 @@ def _in_batch(batch: BatchHeader, error: CorruptBatchError) -> CorruptBatchError
     return CorruptBatchError("", batch.position, error.reason)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """The choice of what to read: offsets in ``[from_offset, end_offset)``.
-
-    Control records are left out unless asked for. ``aborted`` lists transactions whose data is
-    left out, ``(producer id, first offset, offset of the marker)``; it costs the fast path.
-    ``decompressed_limit`` bounds, in bytes, what one batch may unpack to.
-    """
-
-    from_offset: int = 0
-    end_offset: int = MAX_OFFSET
-    check_crc: bool = True
-    include_control: bool = False
-    decompressed_limit: int = UNPACKED_MAX
-    aborted: Sequence[tuple[int, int, int]] = ()
-
-    def skips(self, batch: Batch) -> bool:
-        """Whether no record of ``batch`` is wanted, whatever its offset."""
-        if isinstance(batch, LegacyBatch):
-            return False
-        if batch.is_control:
-            return not self.include_control
-        return batch.is_transactional and any(
-            producer_id == batch.producer_id and first <= batch.base_offset < marker
-            for producer_id, first, marker in self.aborted
-        )
-
-
-ALL = ReadOptions()
+ALL = ReadBounds()
 
 
 def read_records(
@@ -164,7 +136,9 @@ def read_records(
     path: str = "",
     base_position: int = 0,
 ) -> list[Record]:
-    """At most ``max_records`` records of the batches in ``data``; see ``ReadOptions``.
+    """At most ``max_records`` records of the batches in ``data``; see ``ReadBounds``.
+
+    ``decompressed_limit`` bounds, in bytes, what one batch may unpack to.
 
     The torn tail that a read of a fixed size leaves is dropped (F-158). ``path`` and
     ``base_position`` say where ``data`` comes from, for errors only.
@@ -172,12 +146,10 @@ def read_records(
     Raises:
         CorruptBatchError: a batch is damaged; nothing is returned.
     """
-    options = ReadOptions(
-        from_offset, end_offset, check_crc, include_control, decompressed_limit, aborted
-    )
+    bounds = ReadBounds(from_offset, end_offset, check_crc, include_control, aborted)
     out: list[Record] = []
     try:
-        fill_records(data, 0, out, max_records, options)
+        fill_records(data, 0, out, max_records, bounds, decompressed_limit)
     except CorruptBatchError as error:
         raise error.located(path, base_position) from None
     del out[max_records:]
@@ -185,7 +157,12 @@ def read_records(
 
 
 def fill_records(
-    data: Buffer, position: int, out: list[Record], max_records: int, options: ReadOptions = ALL
+    data: Buffer,
+    position: int,
+    out: list[Record],
+    max_records: int,
+    bounds: ReadBounds = ALL,
+    decompressed_limit: int = UNPACKED_MAX,
 ) -> tuple[int, int]:
     """Append records to ``out`` until ``max_records`` or more were added: whole batches only.
 
@@ -195,22 +172,17 @@ def fill_records(
     Raises:
         CorruptBatchError: with the position in ``data``; ``out`` has the records before it.
     """
-    low, high, check_crc = options.from_offset, options.end_offset, options.check_crc
     wanted = len(out) + max_records
     while len(out) < wanted:
-        if options.aborted:
-            position, status = _next_wanted(data, position, options)
-        else:
-            position, status = decode_run(
-                data, position, out, wanted - len(out), low, high, check_crc
-            )
+        position, status = decode_run(data, position, out, wanted - len(out), bounds)
         special = _special(data, position, status)
         if special is None:
             return position, status
-        for record in _special_records(data, special, options):
-            if record.offset >= high:
+        for record in _special_records(data, special, bounds, decompressed_limit):
+            if record.offset >= bounds.end_offset:
                 return position, DECODE_LIMIT
-            out.append(record)
+            if bounds.is_in_time(record.timestamp):
+                out.append(record)
         position = special.end_position
     return position, DECODE_FULL
 
@@ -221,39 +193,40 @@ def fill_columns(
     builder: ColumnBuilder,
     max_rows: int,
     max_bytes: int,
-    options: ReadOptions = ALL,
+    bounds: ReadBounds = ALL,
+    decompressed_limit: int = UNPACKED_MAX,
 ) -> tuple[int, int]:
     """As ``fill_records``, into Arrow columns; full at ``max_rows`` or ``max_bytes`` of them."""
-    low, high, check_crc = options.from_offset, options.end_offset, options.check_crc
     while builder.rows < max_rows:
-        if options.aborted:
-            position, status = _next_wanted(data, position, options)
-        else:
-            position, status = builder.add_run(
-                data, position, max_rows, max_bytes, low, high, check_crc
-            )
+        position, status = builder.add_run(data, position, max_rows, max_bytes, bounds)
         special = _special(data, position, status)
         if special is None:
             return position, status
-        if not _add_special(data, special, builder, options):
+        if not _add_special(data, special, builder, bounds, decompressed_limit):
             return position, DECODE_FULL
-        if special.last_offset >= high:
+        if special.last_offset >= bounds.end_offset:
             return position, DECODE_LIMIT
         position = special.end_position
     return position, DECODE_FULL
 
 
-def _next_wanted(data: Buffer, position: int, options: ReadOptions) -> tuple[int, int]:
-    """The position and status of the next wanted batch, as a kernel returns them before a batch
-    that it does not decode.
-    """
-    while (batch := parse_batch(data, position)) is not None:
-        if batch.base_offset >= options.end_offset:
+def count_records(
+    data: Buffer,
+    position: int,
+    count: RecordCount,
+    bounds: ReadBounds = ALL,
+    decompressed_limit: int = UNPACKED_MAX,
+) -> tuple[int, int]:
+    """Add the records of all batches from ``position`` on to ``count``; as ``fill_columns``."""
+    while True:
+        position, status = count.add_run(data, position, bounds)
+        special = _special(data, position, status)
+        if special is None:
+            return position, status
+        _add_special(data, special, count, bounds, decompressed_limit)
+        if special.last_offset >= bounds.end_offset:
             return position, DECODE_LIMIT
-        if batch.last_offset >= options.from_offset:
-            return position, DECODE_SPECIAL
-        position = batch.end_position
-    return position, DECODE_END
+        position = special.end_position
 
 
 def _special(data: Buffer, position: int, status: int) -> Batch | None:
@@ -271,35 +244,37 @@ def _special(data: Buffer, position: int, status: int) -> Batch | None:
     return None
 
 
-def _special_records(data: Buffer, batch: Batch, options: ReadOptions) -> list[Record]:
-    if options.skips(batch):
-        if options.check_crc and isinstance(batch, BatchHeader):
-            check_batch_crc(data, batch)
-        return []
+def _special_records(
+    data: Buffer, batch: Batch, bounds: ReadBounds, decompressed_limit: int
+) -> list[Record]:
     return batch_records(
         data,
         batch,
-        check_crc=options.check_crc,
-        from_offset=options.from_offset,
-        decompressed_limit=options.decompressed_limit,
+        check_crc=bounds.check_crc,
+        from_offset=bounds.from_offset,
+        decompressed_limit=decompressed_limit,
     )
 
 
-def _add_special(data: Buffer, batch: Batch, builder: ColumnBuilder, options: ReadOptions) -> bool:
+def _add_special(
+    data: Buffer,
+    batch: Batch,
+    builder: ColumnBuilder | RecordCount,
+    bounds: ReadBounds,
+    decompressed_limit: int,
+) -> bool:
     """Add the records of one batch; false when the builder has no room, and nothing was added."""
     if isinstance(batch, LegacyBatch):
-        records = _special_records(data, batch, options)
+        records = _special_records(data, batch, bounds, decompressed_limit)
         if not records:
             return True
         base_offset, base_timestamp = records[0].offset, 0  # a delta against 0 cannot overflow
         payload: Buffer = encode_section(records, base_offset, base_timestamp)
         count, log_append_time = len(records), None
     else:
-        if options.check_crc:
+        if bounds.check_crc:
             check_batch_crc(data, batch)
-        if options.skips(batch):
-            return True
-        payload = payload_of(data, batch, options.decompressed_limit)
+        payload = payload_of(data, batch, decompressed_limit)
         base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
         count, log_append_time = batch.record_count, batch.log_append_time
     try:
@@ -309,8 +284,8 @@ def _add_special(data: Buffer, batch: Batch, builder: ColumnBuilder, options: Re
             base_timestamp,
             count,
             log_append_time,
-            options.from_offset,
-            options.end_offset,
+            bounds,
+            batch.position,
         )
     except CorruptBatchError as error:
         if isinstance(batch, LegacyBatch):

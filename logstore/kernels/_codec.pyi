@@ -1,5 +1,6 @@
 """Types of the native module; what each function promises is written here."""
 
+from array import array
 from collections.abc import Iterable
 from typing import Any, Final, final
 
@@ -149,25 +150,50 @@ def decode_records(
             ``position`` is where the record starts in ``payload``.
     """
 
+@final
+class ReadBounds:
+    """The choice of what to read: offsets in ``[from_offset, end_offset)`` and timestamps in
+    ``[start_timestamp, end_timestamp)``, in ms; ``None`` is no bound.
+
+    Control records are left out unless asked for. ``aborted`` lists transactions whose data is
+    left out, ``(producer id, first offset, offset of the marker)``; it is kept sorted.
+
+    A batch whose largest timestamp, by its header, is below ``start_timestamp`` is passed over
+    unseen, like one that ends below ``from_offset``. In a batch that may hold records in time, of
+    the others only the length and the deltas are checked.
+    """
+    def __init__(
+        self,
+        from_offset: int = 0,
+        end_offset: int = ...,
+        check_crc: bool = True,
+        include_control: bool = False,
+        aborted: Iterable[tuple[int, int, int]] = (),
+        start_timestamp: int | None = None,
+        end_timestamp: int | None = None,
+    ) -> None: ...
+    from_offset: Final[int]
+    end_offset: Final[int]
+    check_crc: Final[bool]
+    include_control: Final[bool]
+    aborted: Final[tuple[tuple[int, int, int], ...]]
+    start_timestamp: Final[int]
+    """−2⁶³ without a bound; ``end_timestamp`` is 2⁶³ − 1 then."""
+    end_timestamp: Final[int]
+    def is_in_time(self, timestamp: int) -> bool: ...
+
 def decode_run(
-    data: Buffer,
-    position: int,
-    out: list[Record],
-    max_records: int,
-    from_offset: int,
-    end_offset: int,
-    check_crc: bool = True,
+    data: Buffer, position: int, out: list[Record], max_records: int, bounds: ReadBounds
 ) -> tuple[int, int]:
     """Append to ``out`` the records of consecutive plain batches: ``(next position, status)``.
 
-    Plain is magic 2, uncompressed and no control batch; any other batch ends the run with
-    DECODE_SPECIAL, so that the caller can deal with that one.
+    A compressed batch, or one below magic 2, ends the run with DECODE_SPECIAL, so that the caller
+    can deal with that one. Batches that are left out are passed, but their checksum is checked.
 
     Args:
         max_records: DECODE_FULL at the first batch boundary with at least so many appended.
-        from_offset: batches that end below are skipped unseen, records below are left out.
-        end_offset: exclusive; DECODE_LIMIT when it is reached. A batch that reaches past it is
-            the next position, so that a later run finds the rest.
+        bounds: DECODE_LIMIT when its end offset is reached. A batch that reaches past it is the
+            next position, so that a later run finds the rest.
     Raises:
         CorruptBatchError: the crc, header or structure is bad. Records of the batches before it
             are in ``out``; ``position`` counts from ``data[0]``.
@@ -188,17 +214,11 @@ class ColumnBuilder:
         timestamps: bool = True,
         headers: bool = False,
         column_bytes_max: int = ...,
+        runs: bool = False,
     ) -> None: ...
     rows: Final[int]
     def add_run(
-        self,
-        data: Buffer,
-        position: int,
-        max_rows: int,
-        max_bytes: int,
-        from_offset: int,
-        end_offset: int,
-        check_crc: bool = True,
+        self, data: Buffer, position: int, max_rows: int, max_bytes: int, bounds: ReadBounds
     ) -> tuple[int, int]:
         """Append the records of consecutive plain batches: ``(next position, status)``.
 
@@ -212,10 +232,17 @@ class ColumnBuilder:
         base_timestamp: int,
         record_count: int,
         log_append_time: int | None,
-        from_offset: int,
-        end_offset: int,
+        bounds: ReadBounds,
+        batch_position: int = 0,
     ) -> int:
-        """Append one unpacked section: DECODE_END, or DECODE_FULL when it does not fit."""
+        """Append one unpacked section: DECODE_END, or DECODE_FULL when it does not fit.
+
+        Of ``bounds`` only those of offset and time count. ``batch_position`` is for ``runs``.
+        """
+    def runs(self) -> tuple[array[int], array[int]]:
+        """Return, for each batch that gave rows, the number of rows up to its end and its position
+        in ``data``. Both are empty without ``runs``.
+        """
     def finish(self) -> dict[str, Any]:
         """Return the columns as buffers; the builder is empty afterwards.
 
@@ -225,3 +252,40 @@ class ColumnBuilder:
         ``header_name_data`` (bytes as stored natively, UTF-8), and ``header_value_…``.
         Columns that were not asked for are absent.
         """
+
+@final
+class RecordCount:
+    """The number of records, and the extremes of them that are asked for; None without a record.
+
+    The number and the largest timestamp in a header are believed where all records of the batch are
+    wanted. Otherwise its records are walked, of each the length and the deltas.
+    """
+    def __init__(
+        self,
+        min_offset: bool = False,
+        max_offset: bool = False,
+        min_timestamp: bool = False,
+        max_timestamp: bool = False,
+    ) -> None: ...
+    rows: Final[int]
+    min_offset: Final[int | None]
+    max_offset: Final[int | None]
+    min_timestamp: Final[int | None]
+    max_timestamp: Final[int | None]
+    def add_run(self, data: Buffer, position: int, bounds: ReadBounds) -> tuple[int, int]:
+        """Add the records of consecutive batches: ``(next position, status)``.
+
+        As ``ColumnBuilder.add_run``, but never full. DECODE_SPECIAL only at a batch that must be
+        unpacked, for its header does not say what is asked.
+        """
+    def add_payload(
+        self,
+        payload: Buffer,
+        base_offset: int,
+        base_timestamp: int,
+        record_count: int,
+        log_append_time: int | None,
+        bounds: ReadBounds,
+        batch_position: int = 0,
+    ) -> int:
+        """Add one unpacked section, as ``ColumnBuilder.add_payload``: DECODE_END."""

@@ -21,6 +21,7 @@ cimport cython
 from logstore.kernels._common cimport *
 from logstore.kernels._scan cimport View, view_of
 
+from array import array
 from datetime import datetime
 
 from logstore.common.errors import InvalidRecordError
@@ -50,11 +51,11 @@ cdef PyTypeObject *record_type = <PyTypeObject *> <PyObject *> Record
 ls_adopt_record_type(record_type)
 cdef tuple no_headers = ()
 cdef int64_t INT32_LAST = 2147483647
+cdef int64_t INT64_LAST = 0x7fffffffffffffff
 cdef int64_t RECORDS_SIZE_LAST = INT32_LAST - LS_HEADER_SIZE
 
 cdef enum:
     LOG_APPEND_TIME = 0x08
-    CONTROL = 0x20
     # Work of a microsecond, for which it is not worth giving the GIL away.
     SMALL = 16384  # bytes
     FEW = 200  # records
@@ -64,11 +65,18 @@ cdef extern from "bounds.h" nogil:
         LS_DECODE_END, LS_DECODE_FULL, LS_DECODE_SPECIAL, LS_DECODE_LIMIT
         LS_DECODE_BAD_BATCH, LS_DECODE_BAD_RECORD, LS_TAKE, LS_PASS
 
+    ctypedef struct ls_aborted:
+        int64_t producer_id, first_offset, marker_offset
+
     ctypedef struct ls_bounds:
         int64_t from_offset, end_offset, start_timestamp, end_timestamp
+        const ls_aborted *aborted
+        int64_t aborted_count
         bint check_crc, include_control
 
     ls_bounds ls_bounds_none() noexcept nogil
+    bint ls_is_timed(const ls_bounds *wanted) noexcept nogil
+    bint ls_in_time(int64_t timestamp, int64_t start, int64_t end) noexcept nogil
     int ls_next_batch(const uint8_t *p, const uint8_t *end, ls_batch *b, const ls_bounds *wanted,
                       int *code) noexcept nogil
 
@@ -80,6 +88,9 @@ cdef extern from "column_builder.h" nogil:
     ctypedef struct ls_string_column:
         Block offsets, data, valid
         int64_t nulls
+
+    ctypedef struct ls_run:
+        int64_t end_row, position
 
     ctypedef struct ls_builder:
         int columns
@@ -97,6 +108,21 @@ cdef extern from "column_builder.h" nogil:
     bint ls_builder_finish(ls_builder *s) noexcept nogil
     Block ls_take(Block *block) noexcept nogil
     void ls_builder_discard(ls_builder *s) noexcept nogil
+
+
+cdef extern from "count.h" nogil:
+    cdef enum:
+        LS_MIN_OFFSET, LS_MAX_OFFSET, LS_MIN_TIMESTAMP, LS_MAX_TIMESTAMP
+
+    ctypedef struct ls_summary:
+        int64_t rows, min_offset, max_offset, min_timestamp, max_timestamp
+
+    ls_summary ls_summary_none() noexcept nogil
+    int ls_count_section(const uint8_t *p, const uint8_t *end, const ls_batch *b,
+                         const ls_bounds *wanted, ls_summary *s, const uint8_t **at) noexcept nogil
+    int ls_count(
+        const uint8_t *data, int64_t n, int64_t *position, const ls_bounds *wanted, int extremes,
+        ls_summary *s, int *code) noexcept nogil
 
 
 STATUSES = (LS_DECODE_END, LS_DECODE_FULL, LS_DECODE_SPECIAL, LS_DECODE_LIMIT)
@@ -736,9 +762,68 @@ cdef object make_headers(const ls_record *r, const uint8_t *end):
     return tuple(items)
 
 
+@cython.final
+cdef class ReadBounds:
+    """Which records are wanted; see the stub."""
+
+    cdef ls_bounds value
+    cdef Block ranges
+    cdef readonly tuple aborted
+
+    def __cinit__(self, int64_t from_offset=0, int64_t end_offset=INT64_LAST, bint check_crc=True,
+                  bint include_control=False, aborted=(), start_timestamp=None,
+                  end_timestamp=None):
+        cdef ls_aborted *place
+        self.value = ls_bounds_none()
+        self.value.from_offset, self.value.end_offset = from_offset, end_offset
+        self.value.check_crc, self.value.include_control = check_crc, include_control
+        if start_timestamp is not None:
+            self.value.start_timestamp = start_timestamp
+        if end_timestamp is not None:
+            self.value.end_timestamp = end_timestamp
+        self.aborted = tuple(sorted(aborted))
+        if not reserve(&self.ranges, len(self.aborted) * <int64_t> sizeof(ls_aborted) + 1):
+            raise MemoryError
+        place = <ls_aborted *> self.ranges.data
+        for producer_id, first_offset, marker_offset in self.aborted:
+            place[self.value.aborted_count] = ls_aborted(producer_id, first_offset, marker_offset)
+            self.value.aborted_count += 1
+        self.value.aborted = place
+
+    def __dealloc__(self):
+        discard(&self.ranges)
+
+    @property
+    def from_offset(self):
+        return self.value.from_offset
+
+    @property
+    def end_offset(self):
+        return self.value.end_offset
+
+    @property
+    def start_timestamp(self):
+        return self.value.start_timestamp
+
+    @property
+    def end_timestamp(self):
+        return self.value.end_timestamp
+
+    @property
+    def check_crc(self):
+        return self.value.check_crc
+
+    @property
+    def include_control(self):
+        return self.value.include_control
+
+    def is_in_time(self, int64_t timestamp):
+        return ls_in_time(timestamp, self.value.start_timestamp, self.value.end_timestamp)
+
+
 cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t base_offset,
                         int64_t base_timestamp, int32_t record_count, bint log_append,
-                        int64_t log_append_time, int64_t from_offset, int64_t end_offset,
+                        int64_t log_append_time, const ls_bounds *wanted,
                         const uint8_t **at) except -1:
     """Append the records of one section; the result is an LS_RECORD_ code, ``at`` its place."""
     cdef ls_record r
@@ -748,6 +833,7 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
     cdef int64_t offset
     cdef int64_t timestamp = log_append_time
     cdef int code
+    cdef bint in_time = True, timed = not log_append and ls_is_timed(wanted)
     cdef object made
     cdef PyObject *headers
     at[0] = p
@@ -756,14 +842,22 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
     try:
         for i in range(record_count):
             at[0] = p
-            code = ls_read_record(&p, end, &r)
+            if timed:
+                code = ls_skim_record(&p, end, &r)
+                in_time = code == LS_RECORD_OK and ls_in_time(
+                    ls_add64(base_timestamp, r.timestamp_delta), wanted.start_timestamp,
+                    wanted.end_timestamp)
+                if in_time:
+                    p = at[0]
+            if in_time:
+                code = ls_read_record(&p, end, &r)
             if unlikely(code != LS_RECORD_OK):
                 return code
             if unlikely(r.offset_delta <= previous):
                 return LS_RECORD_OFFSET
             previous = r.offset_delta
             offset = ls_add64(base_offset, r.offset_delta)
-            if offset < from_offset or offset >= end_offset:
+            if not in_time or offset < wanted.from_offset or offset >= wanted.end_offset:
                 continue
             if not log_append:
                 timestamp = ls_add64(base_timestamp, r.timestamp_delta)
@@ -789,45 +883,54 @@ def decode_records(payload, int64_t base_offset, int64_t base_timestamp, int32_t
     cdef list out = []
     cdef bint log_append = log_append_time is not None
     cdef int64_t time = log_append_time if log_append else -1
-    cdef int code = decode_section(
-        out, view.start, view.end, base_offset, base_timestamp, record_count, log_append, time,
-        from_offset, 0x7fffffffffffffff, &at)
+    cdef ls_bounds wanted = ls_bounds_none()
+    cdef int code
+    wanted.from_offset = from_offset
+    code = decode_section(out, view.start, view.end, base_offset, base_timestamp, record_count,
+                          log_append, time, &wanted, &at)
     if code != LS_RECORD_OK:
         raise record_error(code, at - view.start)
     return out
 
 
+cdef int check_status(int status, int code, object data, int64_t position) except -1:
+    """Raise the error that a status says there is at ``position`` of ``data``."""
+    if status == LS_DECODE_BAD_BATCH:
+        raise batch_error(code, memoryview(data).cast("B"), position)
+    if status == LS_DECODE_BAD_RECORD:
+        if code == LS_RECORD_MEMORY:
+            raise MemoryError
+        raise record_error(code, position)
+    return 0
+
+
 def decode_run(data, int64_t position, list out not None, int64_t max_records,
-               int64_t from_offset, int64_t end_offset, bint check_crc=True):
+               ReadBounds bounds not None):
     """Records of consecutive plain batches; see the stub."""
     cdef View view = view_of(data)
     cdef const uint8_t *p
     cdef const uint8_t *at = NULL
     cdef ls_batch b
     cdef int step, status = LS_DECODE_END, code = 0
-    cdef ls_bounds wanted = ls_bounds_none()
+    cdef const ls_bounds *wanted = &bounds.value
     cdef bint crc_ok
     cdef Py_ssize_t before
     cdef Py_ssize_t first = PyList_GET_SIZE(out)
     if not 0 <= position <= view.size:
         raise ValueError(f"position {position} is outside 0…{view.size}")
-    wanted.from_offset, wanted.end_offset = from_offset, end_offset
-    wanted.include_control = True
     p = view.start + position
     while True:
         if PyList_GET_SIZE(out) - first >= max_records:
             status = LS_DECODE_FULL
             break
-        step = ls_next_batch(p, view.end, &b, &wanted, &code)
+        step = ls_next_batch(p, view.end, &b, wanted, &code)
         if step == LS_PASS:
             p += b.size
             continue
-        if step == LS_TAKE and b.attributes & CONTROL:
-            step = LS_DECODE_SPECIAL
         if step >= 0:
             status = step
             break
-        if check_crc:
+        if wanted.check_crc:
             if b.size < 65536:
                 crc_ok = ls_crc_ok(&b)
             else:
@@ -836,28 +939,27 @@ def decode_run(data, int64_t position, list out not None, int64_t max_records,
             if unlikely(not crc_ok):
                 status, code = LS_DECODE_BAD_BATCH, LS_BAD_CRC
                 break
+        if step != LS_TAKE:
+            p += b.size
+            continue
         before = PyList_GET_SIZE(out)
         code = decode_section(
             out, p + LS_HEADER_SIZE, p + b.size, b.base_offset, b.base_timestamp,
-            b.record_count, b.attributes & 8 != 0, b.max_timestamp, from_offset, end_offset,
-            &at)
+            b.record_count, b.attributes & LOG_APPEND_TIME != 0, b.max_timestamp, wanted, &at)
         if unlikely(code != LS_RECORD_OK):
             PyList_SetSlice(out, before, PyList_GET_SIZE(out), NULL)
             status = LS_DECODE_BAD_RECORD
             p = at
             break
-        if b.last_offset >= end_offset:
+        if b.last_offset >= wanted.end_offset:
             status = LS_DECODE_LIMIT
             break
         p += b.size
-        if b.last_offset + 1 == end_offset:
+        if b.last_offset + 1 == wanted.end_offset:
             status = LS_DECODE_LIMIT
             break
     position = p - view.start
-    if status == LS_DECODE_BAD_BATCH:
-        raise batch_error(code, memoryview(data).cast("B"), position)
-    if status == LS_DECODE_BAD_RECORD:
-        raise record_error(code, position)
+    check_status(status, code, data, position)
     return position, status
 
 
@@ -914,6 +1016,17 @@ cdef int hand_out_strings(ls_string_column *s, dict result, str name) except -1:
     return 0
 
 
+cdef int describe(ls_batch *b, int64_t base_offset, int64_t base_timestamp, int32_t record_count,
+                  log_append_time) except -1:
+    """The header of a section of which no more is known."""
+    memset(b, 0, sizeof(b[0]))
+    b.base_offset, b.base_timestamp, b.record_count = base_offset, base_timestamp, record_count
+    b.max_timestamp = INT64_LAST
+    if log_append_time is not None:
+        b.attributes, b.max_timestamp = LOG_APPEND_TIME, log_append_time
+    return 0
+
+
 @cython.final
 cdef class ColumnBuilder:
     """Records as Arrow columns; see the stub."""
@@ -922,13 +1035,13 @@ cdef class ColumnBuilder:
     cdef bint busy
 
     def __cinit__(self, bint keys=True, bint values=True, bint timestamps=True,
-                  bint headers=False, int64_t column_bytes_max=INT32_LAST):
+                  bint headers=False, int64_t column_bytes_max=INT32_LAST, bint runs=False):
         if not 0 <= column_bytes_max <= INT32_LAST:
             raise ValueError(f"columns of {column_bytes_max} bytes: up to {INT32_LAST} are possible")
         ls_builder_init(
             &self.builder, (LS_KEYS if keys else 0) | (LS_VALUES if values else 0)
-            | (LS_TIMESTAMPS if timestamps else 0) | (LS_HEADER_COLUMNS if headers else 0),
-            column_bytes_max)
+            | (LS_TIMESTAMPS if timestamps else 0) | (LS_HEADER_COLUMNS if headers else 0)
+            | (LS_RUNS if runs else 0), column_bytes_max)
 
     def __dealloc__(self):
         ls_builder_discard(&self.builder)
@@ -938,13 +1051,10 @@ cdef class ColumnBuilder:
         return self.builder.rows
 
     def add_run(self, data, int64_t position, int64_t max_rows, int64_t max_bytes,
-                int64_t from_offset, int64_t end_offset, bint check_crc=True):
+                ReadBounds bounds not None):
         """Append the records of consecutive plain batches: ``(next position, status)``."""
         cdef View view
-        cdef ls_bounds wanted = ls_bounds_none()
         cdef int status, code = 0
-        wanted.from_offset, wanted.end_offset = from_offset, end_offset
-        wanted.check_crc = check_crc
         self.enter()
         try:
             view = view_of(data)
@@ -952,46 +1062,46 @@ cdef class ColumnBuilder:
                 raise ValueError(f"position {position} is outside 0…{view.size}")
             with nogil:
                 status = ls_builder_run(&self.builder, view.start, view.size, &position, max_rows,
-                                        max_bytes, &wanted, &code)
+                                        max_bytes, &bounds.value, &code)
         finally:
             self.busy = False
-        if status == LS_DECODE_BAD_BATCH:
-            raise batch_error(code, memoryview(data).cast("B"), position)
-        if status == LS_DECODE_BAD_RECORD:
-            if code == LS_RECORD_MEMORY:
-                raise MemoryError
-            raise record_error(code, position)
+        check_status(status, code, data, position)
         return position, status
 
     def add_payload(self, payload, int64_t base_offset, int64_t base_timestamp,
-                    int32_t record_count, log_append_time, int64_t from_offset,
-                    int64_t end_offset):
+                    int32_t record_count, log_append_time, ReadBounds bounds not None,
+                    int64_t batch_position=0):
         """Append one unpacked section: DECODE_END, or DECODE_FULL when it does not fit."""
         cdef View view
-        cdef ls_bounds wanted = ls_bounds_none()
         cdef ls_batch b
         cdef int64_t position = 0
         cdef int status, code = 0
-        wanted.from_offset, wanted.end_offset = from_offset, end_offset
-        memset(&b, 0, sizeof(b))
-        b.base_offset, b.base_timestamp, b.record_count = base_offset, base_timestamp, record_count
-        if log_append_time is not None:
-            b.attributes, b.max_timestamp = LOG_APPEND_TIME, log_append_time
+        describe(&b, base_offset, base_timestamp, record_count, log_append_time)
         self.enter()
         try:
             view = view_of(payload)
             if view.size > INT32_LAST:
                 raise ValueError(f"{view.size} bytes are too many for one section")
             with nogil:
-                status = ls_builder_section(&self.builder, view.start, view.size, &b, 0, &wanted,
-                                            &position, &code)
+                status = ls_builder_section(&self.builder, view.start, view.size, &b,
+                                            batch_position, &bounds.value, &position, &code)
         finally:
             self.busy = False
-        if status == LS_DECODE_BAD_RECORD:
-            if code == LS_RECORD_MEMORY:
-                raise MemoryError
-            raise record_error(code, position)
+        check_status(status, code, payload, position)
         return status
+
+    def runs(self):
+        """Where the rows come from; see the stub."""
+        cdef int64_t i, n
+        cdef const ls_run *run
+        self.enter()
+        try:
+            n = self.builder.runs.size // <int64_t> sizeof(ls_run)
+            run = <const ls_run *> self.builder.runs.data
+            return (array("q", [run[i].end_row for i in range(n)]),
+                    array("q", [run[i].position for i in range(n)]))
+        finally:
+            self.busy = False
 
     def finish(self):
         """The columns as buffers; the builder is empty afterwards."""
@@ -1023,3 +1133,75 @@ cdef class ColumnBuilder:
             raise RuntimeError("the builder is at work in another thread")
         self.busy = True
         return 0
+
+
+# ---- counting ----
+
+@cython.final
+cdef class RecordCount:
+    """How many records, and their extremes; see the stub."""
+
+    cdef ls_summary summary
+    cdef int extremes
+
+    def __cinit__(self, bint min_offset=False, bint max_offset=False, bint min_timestamp=False,
+                  bint max_timestamp=False):
+        self.summary = ls_summary_none()
+        self.extremes = (
+            (LS_MIN_OFFSET if min_offset else 0) | (LS_MAX_OFFSET if max_offset else 0)
+            | (LS_MIN_TIMESTAMP if min_timestamp else 0)
+            | (LS_MAX_TIMESTAMP if max_timestamp else 0))
+
+    @property
+    def rows(self):
+        return self.summary.rows
+
+    @property
+    def min_offset(self):
+        return self.summary.min_offset if self.knows(LS_MIN_OFFSET) else None
+
+    @property
+    def max_offset(self):
+        return self.summary.max_offset if self.knows(LS_MAX_OFFSET) else None
+
+    @property
+    def min_timestamp(self):
+        return self.summary.min_timestamp if self.knows(LS_MIN_TIMESTAMP) else None
+
+    @property
+    def max_timestamp(self):
+        return self.summary.max_timestamp if self.knows(LS_MAX_TIMESTAMP) else None
+
+    cdef bint knows(self, int extreme):
+        return self.summary.rows > 0 and self.extremes & extreme
+
+    def add_run(self, data, int64_t position, ReadBounds bounds not None):
+        """Add the records of consecutive batches: ``(next position, status)``."""
+        cdef View view = view_of(data)
+        cdef ls_summary summary = self.summary
+        cdef int status, code = 0
+        if not 0 <= position <= view.size:
+            raise ValueError(f"position {position} is outside 0…{view.size}")
+        with nogil:
+            status = ls_count(view.start, view.size, &position, &bounds.value, self.extremes,
+                              &summary, &code)
+        self.summary = summary
+        check_status(status, code, data, position)
+        return position, status
+
+    def add_payload(self, payload, int64_t base_offset, int64_t base_timestamp,
+                    int32_t record_count, log_append_time, ReadBounds bounds not None,
+                    int64_t batch_position=0):
+        """Add one unpacked section: DECODE_END."""
+        cdef View view = view_of(payload)
+        cdef const uint8_t *at = NULL
+        cdef ls_summary summary = self.summary
+        cdef ls_batch b
+        cdef int code
+        describe(&b, base_offset, base_timestamp, record_count, log_append_time)
+        with nogil:
+            code = ls_count_section(view.start, view.end, &b, &bounds.value, &summary, &at)
+        if code != LS_RECORD_OK:
+            raise record_error(code, at - view.start)
+        self.summary = summary
+        return LS_DECODE_END

@@ -89,6 +89,7 @@ cdef extern from "batch_layout.h" nogil:
         const uint8_t *p, const uint8_t *end, const uint8_t **name, int32_t *name_size,
         const uint8_t **value, int32_t *value_size) noexcept nogil
     int ls_read_record(const uint8_t **at, const uint8_t *end, ls_record *r) noexcept nogil
+    int ls_skim_record(const uint8_t **at, const uint8_t *end, ls_record *r) noexcept nogil
     int64_t ls_body_size(
         const ls_entry *e, int64_t timestamp_delta, int32_t offset_delta) noexcept nogil
     uint8_t *ls_put_record(

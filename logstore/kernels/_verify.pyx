@@ -67,7 +67,6 @@ cdef extern from *:
     uint64_t ls_high(const ls_fold *f, int scale)
     uint64_t ls_low(const ls_fold *f, int scale)
 
-    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
 
 cdef extern from "Python.h":
     int PyBytes_AsStringAndSize(object data, char **bytes, Py_ssize_t *size) except -1
@@ -87,7 +86,6 @@ cdef enum:
 
     OFFSET_ENTRY = 8
     TIME_ENTRY = 12
-    AHEAD = 2048  # bytes
 
 
 # ---- tables ----
@@ -561,54 +559,6 @@ def fits_in_section(payload, columns, int64_t row):
     with nogil:
         result = row >= 0 and fits(view.start, view.end, t, row)
     return result
-
-
-# ---- times ----
-
-cdef bint records_are_late(const uint8_t *p, const uint8_t *end, int64_t count,
-                           int64_t base_timestamp, int64_t timestamp) noexcept nogil:
-    """Whether ``count`` whole records, none of them earlier, lie between ``p`` and ``end``."""
-    cdef const uint8_t *after
-    cdef int32_t length = 0
-    cdef int64_t i, delta = 0
-    for i in range(count):
-        after = ls_varint(p, end, &length)
-        if unlikely(after == NULL) or unlikely(length < 2) or unlikely(length > end - after):
-            return False
-        p = after + length
-        # Each record says where the next one is: without help every step waits for memory.
-        prefetch(p + AHEAD)
-        prefetch(p + AHEAD + 64)
-        after = ls_varlong(after + 1, p, &delta)  # behind the attributes
-        if unlikely(after == NULL) or unlikely(ls_add64(base_timestamp, delta) < timestamp):
-            return False
-    return p == end
-
-
-cdef inline bint is_late(const uint8_t *data, int64_t n, Table t, int64_t i,
-                         int64_t timestamp) noexcept nogil:
-    cdef int64_t position = t.position[i], size = t.size[i]
-    if (t.max_timestamp[i] < timestamp or t.magic[i] != 2 or position < 0
-            or size < LS_HEADER_SIZE or size > n - position):
-        return False
-    if t.attributes[i] & LOG_APPEND_TIME:
-        return True
-    return not t.attributes[i] & CODEC_MASK and records_are_late(
-        data + position + LS_HEADER_SIZE, data + position + size, t.count[i],
-        t.base_timestamp[i], timestamp)
-
-
-def batches_entirely_after(data, columns, int64_t rows, int64_t timestamp):
-    """1 for each batch without a record earlier than ``timestamp``; see the stub."""
-    cdef View view = view_of(data)
-    cdef Table t = Table(columns, rows)
-    cdef bytearray out = bytearray(rows)
-    cdef uint8_t *late = <uint8_t *> PyByteArray_AS_STRING(out)
-    cdef int64_t i
-    with nogil:
-        for i in range(rows):
-            late[i] = is_late(view.start, view.size, t, i, timestamp)
-    return out
 
 
 # ---- fingerprints ----

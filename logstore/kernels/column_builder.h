@@ -138,6 +138,8 @@ static void ls_discard_strings(ls_string_column *s)
 
 /* ---- appending ---- */
 
+#define LS_CLOSER 8 /* records that are read one by one after one that is not plain */
+
 /* Append the headers of a record that ends at `end`: an LS_RECORD_ code. */
 static int ls_add_headers(ls_builder *s, const ls_record *r, const uint8_t *end,
                           const uint8_t *readable)
@@ -287,7 +289,7 @@ static int ls_add_section(ls_builder *s, const uint8_t *p, const uint8_t *end,
     const int fast = (s->columns & needed) == needed && b->base_offset >= 0 &&
                      w->from_offset >= 0 && w->end_offset >= 0;
     int64_t rows = s->rows;
-    int32_t left = b->record_count, previous = -1;
+    int32_t left = b->record_count, previous = -1, closer = 0;
     int code = LS_RECORD_OK;
     *at = p;
     if (left < 0 || left > size / LS_RECORD_SIZE_MIN)
@@ -295,9 +297,13 @@ static int ls_add_section(ls_builder *s, const uint8_t *p, const uint8_t *end,
     if (!ls_make_section_room(s, left, size))
         return LS_RECORD_MEMORY;
     for (;;) {
-        if (fast)
+        if (fast && closer-- <= 0) {
+            const int32_t before = left;
             rows += ls_add_plain(s, &p, end, readable, rows, &left, &previous, &section,
                                  size + LS_HEADER_SIZE);
+            if (left == before)
+                closer = LS_CLOSER;
+        }
         *at = p;
         if (left == 0)
             break;

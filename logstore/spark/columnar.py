@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
@@ -40,18 +39,22 @@ from pyspark.sql.types import StructType
 
 from logstore.common.errors import LogstoreError
 from logstore.directory.columns import SplitColumns
-from logstore.directory.split_reader import count_splits, read_splits
+from logstore.directory.rows import Extreme, RowSummary
+from logstore.directory.split_reader import Checks, count_splits, read_splits, summarize_splits
 from logstore.directory.splits import ReadSettings, Split
+from logstore.directory.transactions import MarkerCheck
 from logstore.spark.columns import ddl
 from logstore.spark.data_source import BatchReader, arrow_schema, read_options
 from logstore.spark.filters import Microseconds, PushedFilters
+from logstore.spark.native_plan import native_plan
 from logstore.spark.options import Options, chosen_columns
-from logstore.spark.planning import ReadTask
+from logstore.spark.planning import ReadTask, TopOffsets
 from logstore.spark.stream.stream import LogstoreStreamReader, stream_reader
 
 _INT = struct.Struct(">i")
 _SIZE_MAX = 1 << 30
 _NO_LIMIT = -1
+_ANY_ORDER, _HIGHEST = "ANY", "HIGHEST_OFFSETS"
 
 
 class AnswerKind(IntEnum):
@@ -71,14 +74,16 @@ class AnswerKind(IntEnum):
 class TaskReader:
     """The reader of each task of a query.
 
-    The last ``counts`` columns of ``schema`` are numbers of rows, for each value of the columns
-    before them. A task gives at most ``limit`` rows; −1 means no limit.
+    The last columns of ``schema`` are ``aggregates``, if there are any, for each value of the
+    columns before them. A task gives at most ``limit`` rows, or so many ``of_each_log``; −1 means
+    no limit.
     """
 
     settings: ReadSettings
     schema: pa.Schema
-    counts: int
+    aggregates: tuple[str, ...]
     limit: int
+    of_each_log: bool
 
 
 # ---- messages ----------------------------------------------------------------------------------
@@ -191,15 +196,37 @@ def _exact_filters(wire: Wire) -> None:
 
 
 def _plan(wire: Wire) -> None:
-    """As ``Requests.plan`` sends it; a ``TaskReader`` and its ``ReadTask``s, pickled."""
+    """As ``Requests.plan`` sends it.
+
+    Answers with a ``TaskReader``, and for each task a ``ReadTask``, pickled, and what the JVM needs
+    to read it itself.
+    """
     options, schema, required = wire.options(), wire.schema(), wire.schema()
-    counts, limit, wanted = wire.number(), wire.number(), wire.filters()
+    aggregates, limit, order, wanted = wire.texts(), wire.number(), wire.text(), wire.filters()
+    in_jvm = bool(wire.number()) and not aggregates
     reader = BatchReader(read_options(options), schema)
     for condition in wanted:
         _push(reader.filters, condition)
+    if order != _ANY_ORDER:
+        reader.top = TopOffsets(limit, order == _HIGHEST)
     tasks = reader.partitions()
-    task_reader = TaskReader(reader.settings(), arrow_schema(required), counts, limit)
-    wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks), *map(pickle.dumps, tasks))
+    task_reader = TaskReader(
+        reader.settings(),
+        arrow_schema(required),
+        tuple(aggregates),
+        _NO_LIMIT if order == _HIGHEST else limit,  # rows come in the order of the log
+        order != _ANY_ORDER,
+    )
+    in_jvm = in_jvm and not (task_reader.of_each_log and task_reader.limit != _NO_LIMIT)
+    wire.put(AnswerKind.END, pickle.dumps(task_reader), *_tasks(tasks, task_reader, in_jvm))
+
+
+def _tasks(tasks: list[ReadTask], reader: TaskReader, in_jvm: bool) -> Iterator[int | bytes | str]:
+    """Their number; and each of them, pickled, with what the JVM needs to read it itself."""
+    yield len(tasks)
+    for task in tasks:
+        yield pickle.dumps(task)
+        yield native_plan(task, reader.settings, reader.limit) if in_jvm else ""
 
 
 def _push(filters: PushedFilters, condition: Filter | None) -> bool:
@@ -207,36 +234,65 @@ def _push(filters: PushedFilters, condition: Filter | None) -> bool:
 
 
 def _read(wire: Wire) -> None:
-    """A ``TaskReader`` and a ``ReadTask``; the rows."""
+    """A ``TaskReader``, a ``ReadTask`` and how far the JVM came, "" for no way; the rows."""
     # Both were pickled by this code, and come from the JVM that started this process.
     reader, task = pickle.loads(wire.block()), pickle.loads(wire.block())
     assert isinstance(reader, TaskReader)
     assert isinstance(task, ReadTask)
+    checks: Checks = {}
+    if position := wire.text():
+        reader, task, checks = _rest(reader, task, json.loads(position))
     if reader.schema.names:
-        _send_batches(wire, reader, task)
+        _send_batches(wire, reader, task, checks)
     else:
-        _send_row_numbers(wire, reader, task)
+        _send_row_numbers(wire, reader, task, checks)
     wire.put(AnswerKind.END)
 
 
-def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
-    batches: Iterator[pa.RecordBatch]
-    if reader.counts:
-        batches = iter([counted(reader, task)])
-    else:
-        batches = read_splits(task.splits, reader.settings, reader.schema)
+def _rest(
+    reader: TaskReader, task: ReadTask, at: Mapping[str, Any]
+) -> tuple[TaskReader, ReadTask, Checks]:
+    """What is left of a task at ``NativeReader.Position``."""
+    first, *others = task.splits[at["split"] :]
+    checks = {
+        uri: MarkerCheck({int(producer): offset for producer, offset in since.items()})
+        for uri, since in at["open_since"].items()
+    }
+    rest = ReadTask((replace(first, position=at["position"]), *others))
+    return replace(reader, limit=at["limit"]), rest, checks
+
+
+def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
     # Never closed: the end of the stream is our own message.
     stream = pa.ipc.new_stream(wire.sink, reader.schema)
-    for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
+    for batch in _batches(reader, task, checks):
         wire.put(AnswerKind.BATCH)
-        stream.write_batch(batch.slice(0, rows))
+        stream.write_batch(batch)
         wire.sink.flush()  # the JVM works on while the next one is made
 
 
-def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
-    counts = (count for _, count in count_splits(task.splits, reader.settings))
-    for _, rows in _up_to(reader.limit, counts, lambda count: count):
-        wire.put(AnswerKind.ROWS, rows)
+def _batches(reader: TaskReader, task: ReadTask, checks: Checks) -> Iterator[pa.RecordBatch]:
+    if reader.aggregates:
+        yield aggregated(reader, task)
+        return
+    for splits in _limited_together(reader, task):
+        batches = read_splits(splits, reader.settings, reader.schema, checks)
+        for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
+            yield batch.slice(0, rows)
+
+
+def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
+    for splits in _limited_together(reader, task):
+        counts = (count for _, count in count_splits(splits, reader.settings, checks))
+        for _, rows in _up_to(reader.limit, counts, lambda count: count):
+            wire.put(AnswerKind.ROWS, rows)
+
+
+def _limited_together(reader: TaskReader, task: ReadTask) -> Iterable[Iterable[Split]]:
+    """The splits for which the limit is one."""
+    if reader.of_each_log:
+        return (splits for _, splits in groupby(task.splits, lambda split: split.uri))
+    return [task.splits]
 
 
 def _up_to(
@@ -253,21 +309,35 @@ def _up_to(
             return
 
 
-def counted(reader: TaskReader, task: ReadTask) -> pa.RecordBatch:
-    """A row of counts for each value of the columns before them.
+_AGGREGATES: Mapping[str, Extreme | None] = {
+    "count(*)": None,
+    "min(offset)": Extreme("offset", min),
+    "max(offset)": Extreme("offset", max),
+    "min(timestamp)": Extreme("timestamp", min),
+    "max(timestamp)": Extreme("timestamp", max),
+}
+"""By Spark's names. ``None`` is the number of rows."""
 
-    Without such columns there is one row.
+
+def aggregated(reader: TaskReader, task: ReadTask) -> pa.RecordBatch:
+    """A row of aggregates for each value of the columns before them.
+
+    Without such columns there is one row. An extreme of no row is null.
     """
-    groups = [reader.schema.field(i) for i in range(len(reader.schema) - reader.counts)]
-    found: dict[tuple[Any, ...], int] = defaultdict(int)
+    wanted = [_AGGREGATES[name] for name in reader.aggregates]
+    extremes = tuple({each: None for each in wanted if each is not None})
+    groups = [reader.schema.field(i) for i in range(len(reader.schema) - len(wanted))]
+    found: dict[tuple[Any, ...], RowSummary] = {}
     if not groups:
-        found[()] = 0
-    for split, count in count_splits(task.splits, reader.settings):
-        if count:
-            found[_values(groups, split)] += count
+        found[()] = RowSummary()
+    for split, summary in summarize_splits(task.splits, reader.settings, extremes):
+        if summary.rows:
+            found.setdefault(_values(groups, split), RowSummary()).add(summary)
     keys = zip(*found, strict=True) if groups and found else repeat((), len(groups))
     arrays = [pa.array(values, group.type) for values, group in zip(keys, groups, strict=False)]
-    arrays += [pa.array(found.values(), pa.int64())] * reader.counts
+    for field, each in zip(list(reader.schema)[len(groups) :], wanted, strict=True):
+        values = [one.rows if each is None else one.extremes.get(each) for one in found.values()]
+        arrays.append(pa.array(values, pa.int64()).cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=reader.schema)
 
 
@@ -287,13 +357,16 @@ def _stream(wire: Wire) -> None:
     """
     reader = stream_reader(wire.options(), wire.schema())
     limit = reader.getDefaultReadLimit()
-    task_reader = TaskReader(reader.settings, reader.schema, 0, _NO_LIMIT)
     most = str(limit.max_rows) if isinstance(limit, ReadMaxRows) else ""
-    wire.put(AnswerKind.END, pickle.dumps(task_reader), most)
+    wire.put(AnswerKind.END, pickle.dumps(_of_stream(reader)), most)
     while True:
         wire.sink.flush()
         answer = _QUESTIONS[wire.text()](wire, reader)
         wire.put(AnswerKind.END, *answer)
+
+
+def _of_stream(reader: LogstoreStreamReader) -> TaskReader:
+    return TaskReader(reader.settings, reader.schema, (), _NO_LIMIT, False)
 
 
 def _next(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
@@ -308,10 +381,10 @@ def _available_now(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
     return []
 
 
-def _micro_batch(wire: Wire, reader: LogstoreStreamReader) -> list[int | bytes]:
-    """Where it starts and ends; its ``ReadTask``s, pickled."""
+def _micro_batch(wire: Wire, reader: LogstoreStreamReader) -> Iterator[int | bytes | str]:
+    """Where it starts and ends, and whether the JVM can read; tasks as those of ``plan``."""
     tasks = reader.partitions(wire.json(), wire.json())
-    return [len(tasks), *map(pickle.dumps, tasks)]
+    return _tasks(tasks, _of_stream(reader), bool(wire.number()))
 
 
 def _behind(wire: Wire, reader: LogstoreStreamReader) -> list[int | str]:
@@ -320,7 +393,7 @@ def _behind(wire: Wire, reader: LogstoreStreamReader) -> list[int | str]:
     return [len(found), *chain.from_iterable(found.items())]
 
 
-_QUESTIONS: Mapping[str, Callable[[Wire, LogstoreStreamReader], list[Any]]] = {
+_QUESTIONS: Mapping[str, Callable[[Wire, LogstoreStreamReader], Iterable[Any]]] = {
     "initial": lambda _, reader: [json.dumps(reader.initialOffset())],
     "next": _next,
     "available now": _available_now,
@@ -387,4 +460,4 @@ def _filter(name: str, arguments: list[Expression]) -> Filter | None:
     return None
 
 
-__all__ = ["AnswerKind", "TaskReader", "counted", "serve"]
+__all__ = ["AnswerKind", "TaskReader", "aggregated", "serve"]

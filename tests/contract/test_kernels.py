@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from logstore.common.errors import CorruptBatchError, CorruptDataError, InvalidRecordError
 from logstore.common.types import Record
+from logstore.kernels import ReadBounds
 from logstore.kernels import _constants as v
 from tests.golden.test_golden_engine import damaged
 from tests.reference import records as reference
@@ -217,10 +218,13 @@ def test_varint_extremes(kernels):
             encode(n)
 
 
-def test_f81_control_batches_are_special(kernels):
+def test_f81_control_batches_are_passed_unless_asked_for(kernels):
     out = []
-    assert kernels.decode_run(MARKER_BATCHES, 0, out, 10, 0, END) == (0, v.DECODE_SPECIAL)
-    assert kernels.decode_run(MARKER_BATCHES, 0, out, 10, 8, END) == (156, v.DECODE_END)
+    everything = ReadBounds(include_control=True)
+    assert kernels.decode_run(MARKER_BATCHES, 0, out, 10, ReadBounds()) == (156, v.DECODE_END)
+    assert not out
+    assert kernels.decode_run(MARKER_BATCHES, 0, out, 10, everything) == (156, v.DECODE_END)
+    assert [record.offset for record in out] == [7, 7]
     (abort,) = kernels.decode_records(MARKER_BATCHES[61:78], 7, 1700000000100, 1)
     assert (abort.key, abort.value) == (bytes(4), b"\0\0\0\0\0\x09")
     found = kernels.analyse_batches(MARKER_BATCHES)
@@ -229,8 +233,8 @@ def test_f81_control_batches_are_special(kernels):
 
 
 def test_f89_compressed_batches_are_special(kernels):
-    assert kernels.decode_run(LZ4, 0, [], 10, 0, END) == (0, v.DECODE_SPECIAL)
-    assert kernels.ColumnBuilder().add_run(LZ4, 0, 9, 9, 0, END) == (0, v.DECODE_SPECIAL)
+    assert kernels.decode_run(LZ4, 0, [], 10, ReadBounds()) == (0, v.DECODE_SPECIAL)
+    assert kernels.ColumnBuilder().add_run(LZ4, 0, 9, 9, ReadBounds()) == (0, v.DECODE_SPECIAL)
     found = kernels.analyse_batches(LZ4, deep=True)
     assert (found.codec_mask, found.record_count, found.min_timestamp) == (1 << 3, 1, -1)
 
@@ -239,7 +243,7 @@ def test_f92_empty_batch(kernels):
     (row,), _, status = rows_of(kernels, EMPTY)
     assert (row["base_offset"], row["last_offset"], row["record_count"]) == (100, 101, 0)
     assert status == v.SCAN_END
-    assert kernels.decode_run(EMPTY, 0, [], 10, 0, END) == (61, v.DECODE_END)
+    assert kernels.decode_run(EMPTY, 0, [], 10, ReadBounds()) == (61, v.DECODE_END)
     assert not kernels.analyse_batches(EMPTY, deep=True).dense
     encoded = kernels.encode_records([], 0)
     assert encoded.buffer == bytes(61)
@@ -250,14 +254,14 @@ def test_f92_empty_batch(kernels):
 
 def test_f94_log_append_time_overrides_the_deltas(kernels):
     out = []
-    kernels.decode_run(LOG_APPEND, 0, out, 10, 0, END)
+    kernels.decode_run(LOG_APPEND, 0, out, 10, ReadBounds())
     assert [r.timestamp for r in out] == [9999, 9999]
     assert [r.timestamp for r in kernels.decode_records(LOG_APPEND[61:], 500, 1000, 2)] == [
         1000,
         1500,
     ]
     builder = kernels.ColumnBuilder(keys=False)
-    builder.add_run(LOG_APPEND, 0, 10, 10, 501, END)
+    builder.add_run(LOG_APPEND, 0, 10, 10, ReadBounds(501))
     assert list(memoryview(builder.finish()["timestamps"])) == [9999]
     found = kernels.analyse_batches(LOG_APPEND, deep=True)
     assert (found.min_timestamp, found.record_max_timestamp) == (9999, 9999)
@@ -277,7 +281,7 @@ def test_f104_legacy_entries(kernels):
         (1001, 1, -1),
     ]
     assert {(r["leader_epoch"], r["producer_id"]) for r in rows} == {(-1, -1)}
-    assert kernels.decode_run(LEGACY, 0, [], 10, 0, END) == (0, v.DECODE_SPECIAL)
+    assert kernels.decode_run(LEGACY, 0, [], 10, ReadBounds()) == (0, v.DECODE_SPECIAL)
     found = kernels.analyse_batches(LEGACY)
     assert (found.magic_min, found.magic_max, found.record_count) == (0, 1, -1)
 
@@ -554,7 +558,7 @@ def test_columns_of_every_shape(kernels, from_offset, end_offset):
     ]
     for headers in (True, False):
         builder = kernels.ColumnBuilder(True, True, True, headers)
-        builder.add_run(data, 0, 10**6, 10**9, from_offset, end_offset)
+        builder.add_run(data, 0, 10**6, 10**9, ReadBounds(from_offset, end_offset))
         expected = want if headers else [r._replace(headers=()) for r in want]
         assert columns_as_records(builder.finish()) == expected
 
@@ -677,12 +681,12 @@ def test_records_that_break_f73(kernels, payload, count, place):
     data = BATCH + with_payload(payload, count, base_offset=1)
     out = []
     with pytest.raises(CorruptBatchError) as error:
-        kernels.decode_run(data, 0, out, 10, 0, END)
+        kernels.decode_run(data, 0, out, 10, ReadBounds())
     assert error.value.position == len(BATCH) + 61 + place
     assert len(out) == 1
     builder = kernels.ColumnBuilder(headers=True)
     with pytest.raises(CorruptBatchError) as error:
-        builder.add_run(data, 0, 10, 1000, 0, END)
+        builder.add_run(data, 0, 10, 1000, ReadBounds())
     assert error.value.position == len(BATCH) + 61 + place
     assert columns_as_records(builder.finish()) == out
     if payload not in (SOUND + SOUND, bytes.fromhex("0c 00 00 01 01 01 00")):
@@ -934,11 +938,11 @@ def test_where_a_run_ends(kernels, arguments, offsets, batches, status):
     size = len(data) // 3
     out = ["kept"]
     limit, first, end = arguments
-    got = kernels.decode_run(data + data[:40], 0, out, limit, first, end)
+    got = kernels.decode_run(data + data[:40], 0, out, limit, ReadBounds(first, end))
     assert got == (batches * size, status)
     assert [r.offset for r in out[1:]] == offsets
     builder = kernels.ColumnBuilder()
-    assert builder.add_run(data, 0, limit, END, first, end) == got
+    assert builder.add_run(data, 0, limit, END, ReadBounds(first, end)) == got
     assert list(memoryview(builder.finish()["offsets"])) == offsets
 
 
@@ -948,8 +952,10 @@ def test_a_run_checks_the_crc_if_asked(kernels):
     where = 2 * len(data) // 3
     for check_crc in (True, False):
         for run in (
-            lambda crc: kernels.decode_run(bad, 0, [], 100, 0, END, crc),
-            lambda crc: kernels.ColumnBuilder().add_run(bad, 0, 100, END, 0, END, crc),
+            lambda crc: kernels.decode_run(bad, 0, [], 100, ReadBounds(check_crc=crc)),
+            lambda crc: kernels.ColumnBuilder().add_run(
+                bad, 0, 100, END, ReadBounds(check_crc=crc)
+            ),
         ):
             with pytest.raises(CorruptBatchError) as error:
                 run(check_crc)
@@ -959,7 +965,7 @@ def test_a_run_checks_the_crc_if_asked(kernels):
 def test_columns_stop_at_bytes_and_start_over(kernels):
     data = three_batches()
     builder = kernels.ColumnBuilder(timestamps=False)
-    assert builder.add_run(data, 0, 100, 1, 0, END)[1] == v.DECODE_FULL
+    assert builder.add_run(data, 0, 100, 1, ReadBounds())[1] == v.DECODE_FULL
     assert builder.rows == 3
     columns = builder.finish()
     assert "timestamps" not in columns
@@ -973,7 +979,7 @@ def test_columns_stop_at_bytes_and_start_over(kernels):
 def test_columns_have_the_layout_of_arrow():
     data = three_batches() + make_batch([(None, b"x"), (b"k", None)], base_offset=90)
     builder = native.ColumnBuilder()
-    builder.add_run(data, 0, END, END, 0, END)
+    builder.add_run(data, 0, END, END, ReadBounds())
     columns = builder.finish()
     assert memoryview(columns["key_offsets"]).format == "i"
     assert memoryview(columns["offsets"]).readonly
@@ -1025,13 +1031,13 @@ def test_a_column_never_outgrows_its_limit(kernels, limit):
     size = len(batches[0])
     data = b"".join(batches)
     builder = kernels.ColumnBuilder(True, True, True, True, limit)
-    position, status = builder.add_run(data, 0, 100, 10**9, 0, END)
+    position, status = builder.add_run(data, 0, 100, 10**9, ReadBounds())
     held = position // size
     assert status == v.DECODE_FULL
     assert builder.rows == held < 3
     assert held == 0 or 60 * held <= limit < 60 * held + size
     payload = batches[0][61:]
-    assert builder.add_payload(payload, 7, 0, 1, None, 0, END) == (
+    assert builder.add_payload(payload, 7, 0, 1, None, ReadBounds()) == (
         v.DECODE_FULL if 60 * held + len(payload) > limit else v.DECODE_END
     )
     for wrong in (-1, 2**31):
@@ -1190,25 +1196,33 @@ def test_twins_decode_alike(seed):
     chance, data = any_segment(seed)
     position = chance.choice([0, 0, 0, chance.randrange(len(data) + 1)])
     limit = chance.choice([1, 4, 1000])
-    first = chance.choice([0, 0, 2, 105])
-    end = chance.choice([END, END, 3, 110])
-    check_crc = chance.random() < 0.5
+    times = sorted(chance.choice([-1, 1000, 1001, 1003, 9999, 10**12]) for _ in range(2))
+    bounds = ReadBounds(
+        chance.choice([0, 0, 2, 105]),
+        chance.choice([END, END, 3, 110]),
+        chance.random() < 0.5,
+        chance.random() < 0.5,
+        [(chance.choice([-1, 9, 1000]), chance.choice([0, 5, 100]), chance.choice([9, END]))],
+        chance.choice([None, times[0]]),
+        chance.choice([None, times[1]]),
+    )
     outs = [], []
     results = [
-        outcome(k.decode_run, data, position, out, limit, first, end, check_crc)
+        outcome(k.decode_run, data, position, out, limit, bounds)
         for k, out in zip((native, reference), outs, strict=True)
     ]
     assert results[0] == results[1]
     assert outs[0] == outs[1]
     parts = [chance.random() < 0.8 for _ in range(4)]
     size = chance.choice([1, 500, 10**6])
-    builders = [k.ColumnBuilder(*parts) for k in (native, reference)]
+    builders = [k.ColumnBuilder(*parts, runs=True) for k in (native, reference)]
     for builder in builders:
-        results.append(outcome(builder.add_run, data, position, limit, size, first, end, check_crc))
+        results.append(outcome(builder.add_run, data, position, limit, size, bounds))
         payload = (data[61:], 5, 1000, chance.choice([0, 1, 2]) if builder is None else 1, None)
-        results.append(outcome(builder.add_payload, *payload, first, end))
+        results.append(outcome(builder.add_payload, *payload, bounds))
     assert results[2:4] == results[4:6]
     assert builders[0].rows == builders[1].rows
+    assert builders[0].runs() == builders[1].runs()
     columns = [
         {name: c if c is None else bytes(memoryview(c)) for name, c in b.finish().items()}
         for b in builders
@@ -1294,8 +1308,15 @@ def test_noise_never_crashes(seed):
         rows_of(native, data, check_crc=False, stop_on_bad=False)
         recover(native, data, 0, 10)
         outcome(native.analyse_batches, data, check_crc=False, deep=True)
-        outcome(native.decode_run, data, 0, [], END, 0, END, False)
-        outcome(native.ColumnBuilder(headers=True).add_run, data, 0, END, END, 0, END, False)
+        outcome(native.decode_run, data, 0, [], END, ReadBounds(check_crc=False))
+        outcome(
+            native.ColumnBuilder(headers=True).add_run,
+            data,
+            0,
+            END,
+            END,
+            ReadBounds(check_crc=False),
+        )
         outcome(native.decode_records, data, 0, 0, chance.randrange(50))
         outcome(native.encode_columns, 0, chance.randrange(40), data, data, data, data, data, data)
 
@@ -1335,7 +1356,7 @@ def test_one_scan_in_two_threads_is_refused_or_in_turn():
 
     def work():
         try:
-            builder.add_run(data, 0, END, END, 0, END)
+            builder.add_run(data, 0, END, END, ReadBounds())
         except RuntimeError as error:
             failures.append(error)
 

@@ -19,6 +19,7 @@ import crcmod
 
 from logstore.common.errors import CorruptBatchError, InvalidRecordError
 from logstore.common.types import Buffer, Header, Record
+from logstore.kernels._codec import ReadBounds
 from logstore.kernels._constants import (
     DECODE_END,
     DECODE_FULL,
@@ -956,6 +957,32 @@ def _read_record(data: memoryview, start: int, end: int) -> _Fields:
     return timestamp_delta, offset_delta, key, value, tuple(headers), position
 
 
+def _skim_record(data: memoryview, start: int, end: int) -> tuple[int, int, int]:
+    """Timestamp delta, offset delta and end of the record at ``start``; the rest is not checked."""
+    head = _get_groups(data, start, end, 32)
+    if head is None or not 0 <= head[0] <= end - head[1]:
+        raise record_error(RECORD_LENGTH, start)
+    length, position = head
+    record_end = position + length
+    try:
+        if length == 0:
+            raise _FieldError
+        timestamp_delta, position = _number(data, position + 1, record_end, 64)
+        offset_delta, _ = _number(data, position, record_end)
+    except _FieldError:
+        raise record_error(RECORD_FIELD, start) from None
+    return timestamp_delta, offset_delta, record_end
+
+
+def _is_timed(bounds: ReadBounds) -> bool:
+    return bounds.start_timestamp != -_INT64_MAX - 1 or bounds.end_timestamp != _INT64_MAX
+
+
+def _is_in_time(bounds: ReadBounds, timestamp: int) -> bool:
+    before_end = timestamp < bounds.end_timestamp or bounds.end_timestamp == _INT64_MAX
+    return bounds.start_timestamp <= timestamp and before_end
+
+
 def _decode_section(
     data: memoryview,
     start: int,
@@ -964,15 +991,19 @@ def _decode_section(
     base_timestamp: int,
     record_count: int,
     log_append_time: int | None,
-    from_offset: int,
-    end_offset: int,
+    bounds: ReadBounds,
 ) -> list[Record]:
     if not 0 <= record_count <= (end - start) // RECORD_SIZE_MIN:
         raise record_error(RECORD_COUNT, start)
     records, position, previous = [], start, -1
+    timed = log_append_time is None and _is_timed(bounds)
     for _ in range(record_count):
-        place = position
-        delta, offset_delta, key, value, headers, position = _read_record(data, place, end)
+        place, wanted = position, True
+        if timed:
+            delta, offset_delta, position = _skim_record(data, place, end)
+            wanted = _is_in_time(bounds, _wrap(base_timestamp + delta, 64))
+        if wanted:
+            delta, offset_delta, key, value, headers, position = _read_record(data, place, end)
         if offset_delta <= previous:
             raise record_error(RECORD_OFFSET, place)
         previous = offset_delta
@@ -980,7 +1011,7 @@ def _decode_section(
         if timestamp is None:
             timestamp = _wrap(base_timestamp + delta, 64)
         offset = _wrap(base_offset + offset_delta, 64)
-        if from_offset <= offset < end_offset:
+        if wanted and bounds.from_offset <= offset < bounds.end_offset:
             records.append(Record(offset, timestamp, key, value, headers))
     if position != end:
         raise record_error(RECORD_TRAILING, position)
@@ -1004,15 +1035,29 @@ def decode_records(
         base_timestamp,
         record_count,
         log_append_time,
-        from_offset,
-        _INT64_MAX,
+        ReadBounds(from_offset),
     )
 
 
-def _next_batch(
-    view: memoryview, position: int, from_offset: int, end_offset: int
-) -> tuple[_Batch | None, int | None]:
-    """The batch at ``position``, with None to decode it and −1 to skip it; or the status."""
+_TAKE, _PASS, _PASS_CHECKED = -1, -2, -3
+
+
+def _is_out_of_time(bounds: ReadBounds, attributes: int, max_timestamp: int) -> bool:
+    """Whether a header of magic 2 shows that no record is in time."""
+    return max_timestamp < bounds.start_timestamp or bool(
+        attributes & 8 and not _is_in_time(bounds, max_timestamp)
+    )
+
+
+def _is_aborted(b: _Batch, bounds: ReadBounds) -> bool:
+    if b.attributes & 0x30 != 0x10:
+        return False
+    begun = [a for a in bounds.aborted if a[:2] <= (b.producer_id, b.base_offset)]
+    return bool(begun) and begun[-1][0] == b.producer_id and b.base_offset < begun[-1][2]
+
+
+def _next_batch(view: memoryview, position: int, bounds: ReadBounds) -> tuple[_Batch | None, int]:
+    """The batch at ``position`` and what to do with it, or the status that ends the walk."""
     b = _frame(view, position)
     if isinstance(b, int):
         if b == SCAN_BAD_SIZE:
@@ -1023,16 +1068,20 @@ def _next_batch(
         status = _values(b)
     if status != _OK:
         raise batch_error(status, view, position)
-    if b.last_offset < from_offset:
-        return b, -1
-    if b.base_offset >= end_offset:
+    if b.last_offset < bounds.from_offset:
+        return b, _PASS
+    if b.base_offset >= bounds.end_offset:
         return b, DECODE_LIMIT
-    if b.magic != 2 or b.attributes & 0x27:
+    if b.magic != 2:
         return b, DECODE_SPECIAL
-    return b, None
+    if _is_out_of_time(bounds, b.attributes, b.max_timestamp):
+        return b, _PASS
+    if (b.attributes & 0x20 and not bounds.include_control) or _is_aborted(b, bounds):
+        return b, _PASS_CHECKED
+    return b, DECODE_SPECIAL if b.attributes & 7 else _TAKE
 
 
-def _decode_batch(view: memoryview, b: _Batch, from_offset: int, end_offset: int) -> list[Record]:
+def _decode_batch(view: memoryview, b: _Batch, bounds: ReadBounds) -> list[Record]:
     return _decode_section(
         view,
         b.position + HEADER_SIZE,
@@ -1041,38 +1090,29 @@ def _decode_batch(view: memoryview, b: _Batch, from_offset: int, end_offset: int
         b.base_timestamp,
         b.record_count,
         b.max_timestamp if b.attributes & 8 else None,
-        from_offset,
-        end_offset,
+        bounds,
     )
 
 
 def decode_run(
-    data: Buffer,
-    position: int,
-    out: list[Record],
-    max_records: int,
-    from_offset: int,
-    end_offset: int,
-    check_crc: bool = True,
+    data: Buffer, position: int, out: list[Record], max_records: int, bounds: ReadBounds
 ) -> tuple[int, int]:
     view = _bytes_of(data)
     if not 0 <= position <= len(view):
         raise ValueError(f"position {position} is outside 0…{len(view)}")
     first = len(out)
     while len(out) - first < max_records:
-        b, status = _next_batch(view, position, from_offset, end_offset)
-        if b is not None and status == -1:
-            position = b.end
-            continue
-        if b is None or status is not None:
-            return position, cast(int, status)
-        if check_crc and not _crc_ok(view, b):
+        b, step = _next_batch(view, position, bounds)
+        if b is None or step >= 0:
+            return position, step
+        if step != _PASS and bounds.check_crc and not _crc_ok(view, b):
             raise batch_error(SCAN_BAD_CRC, view, position)
-        out.extend(_decode_batch(view, b, from_offset, end_offset))
-        if b.last_offset >= end_offset:
-            return position, DECODE_LIMIT
+        if step == _TAKE:
+            out.extend(_decode_batch(view, b, bounds))
+            if b.last_offset >= bounds.end_offset:
+                return position, DECODE_LIMIT
         position = b.end
-        if b.last_offset + 1 == end_offset:
+        if step == _TAKE and b.last_offset + 1 == bounds.end_offset:
             return position, DECODE_LIMIT
     return position, DECODE_FULL
 
@@ -1085,6 +1125,7 @@ class ColumnBuilder:
         timestamps: bool = True,
         headers: bool = False,
         column_bytes_max: int = _INT32_MAX,
+        runs: bool = False,
     ) -> None:
         if not 0 <= column_bytes_max <= _INT32_MAX:
             raise ValueError(
@@ -1095,44 +1136,32 @@ class ColumnBuilder:
         self._timestamps, self._headers = timestamps, headers
         self._records: list[Record] = []
         self._size = [0, 0, 0]
+        self._with_runs, self._runs = runs, list[tuple[int, int]]()
 
     @property
     def rows(self) -> int:
         return len(self._records)
 
     def add_run(
-        self,
-        data: Buffer,
-        position: int,
-        max_rows: int,
-        max_bytes: int,
-        from_offset: int,
-        end_offset: int,
-        check_crc: bool = True,
+        self, data: Buffer, position: int, max_rows: int, max_bytes: int, bounds: ReadBounds
     ) -> tuple[int, int]:
         view = _bytes_of(data)
         if not 0 <= position <= len(view):
             raise ValueError(f"position {position} is outside 0…{len(view)}")
         while self.rows < max_rows and sum(self._size[:2]) < max_bytes:
-            b, status = _next_batch(view, position, from_offset, end_offset)
-            if b is not None and status == -1:
-                position = b.end
-                continue
-            control = b is not None and b.magic == 2 and bool(b.attributes & 0x20)
-            if b is None or (status is not None and not (control and status == DECODE_SPECIAL)):
-                return position, cast(int, status)
-            if check_crc and not _crc_ok(view, b):
+            b, step = _next_batch(view, position, bounds)
+            if b is None or step >= 0:
+                return position, step
+            if step != _PASS and bounds.check_crc and not _crc_ok(view, b):
                 raise batch_error(SCAN_BAD_CRC, view, position)
-            if control:
-                position = b.end
-                continue
-            if max(self._size) + b.size > self._column_bytes_max:
-                return position, DECODE_FULL
-            self._add(_decode_batch(view, b, from_offset, end_offset))
-            if b.last_offset >= end_offset:
-                return position, DECODE_LIMIT
+            if step == _TAKE:
+                if max(self._size) + b.size > self._column_bytes_max:
+                    return position, DECODE_FULL
+                self._add(_decode_batch(view, b, bounds), position)
+                if b.last_offset >= bounds.end_offset:
+                    return position, DECODE_LIMIT
             position = b.end
-            if b.last_offset + 1 == end_offset:
+            if step == _TAKE and b.last_offset + 1 == bounds.end_offset:
                 return position, DECODE_LIMIT
         return position, DECODE_FULL
 
@@ -1143,31 +1172,37 @@ class ColumnBuilder:
         base_timestamp: int,
         record_count: int,
         log_append_time: int | None,
-        from_offset: int,
-        end_offset: int,
+        bounds: ReadBounds,
+        batch_position: int = 0,
     ) -> int:
         view = _bytes_of(payload)
         if len(view) > _INT32_MAX:
             raise ValueError(f"{len(view)} bytes are too many for one section")
+        if log_append_time is not None and _is_out_of_time(bounds, 8, log_append_time):
+            return DECODE_END
         if max(self._size) + len(view) > self._column_bytes_max:
             return DECODE_FULL
-        self._add(
-            _decode_section(
-                view,
-                0,
-                len(view),
-                base_offset,
-                base_timestamp,
-                record_count,
-                log_append_time,
-                from_offset,
-                end_offset,
-            )
+        records = _decode_section(
+            view,
+            0,
+            len(view),
+            base_offset,
+            base_timestamp,
+            record_count,
+            log_append_time,
+            bounds,
         )
+        self._add(records, batch_position)
         return DECODE_END
 
-    def _add(self, records: list[Record]) -> None:
+    def runs(self) -> tuple[array[int], array[int]]:
+        ends, positions = zip(*self._runs, strict=True) if self._runs else ((), ())
+        return array("q", ends), array("q", positions)
+
+    def _add(self, records: list[Record], position: int) -> None:
         self._records += records
+        if records and self._with_runs:
+            self._runs.append((self.rows, position))
         if self._keys:
             self._size[0] += sum(len(r.key or b"") for r in records)
         if self._values:
@@ -1179,6 +1214,7 @@ class ColumnBuilder:
 
     def finish(self) -> dict[str, Any]:
         records, self._records, self._size = self._records, [], [0, 0, 0]
+        self._runs = []
         result: dict[str, Any] = {"offsets": array("q", [r.offset for r in records])}
         if self._timestamps:
             result["timestamps"] = array("q", [r.timestamp for r in records])
@@ -1197,6 +1233,130 @@ class ColumnBuilder:
             result |= _strings("header_value", [value for _, value in headers])
             del result["header_name_validity"]
         return result
+
+
+class RecordCount:
+    def __init__(
+        self,
+        min_offset: bool = False,
+        max_offset: bool = False,
+        min_timestamp: bool = False,
+        max_timestamp: bool = False,
+    ) -> None:
+        self._min_offset, self._max_offset = min_offset, max_offset
+        self._min_timestamp, self._max_timestamp = min_timestamp, max_timestamp
+        self.rows = 0
+        self.min_offset: int | None = None
+        self.max_offset: int | None = None
+        self.min_timestamp: int | None = None
+        self.max_timestamp: int | None = None
+
+    def add_run(self, data: Buffer, position: int, bounds: ReadBounds) -> tuple[int, int]:
+        view = _bytes_of(data)
+        if not 0 <= position <= len(view):
+            raise ValueError(f"position {position} is outside 0…{len(view)}")
+        while True:
+            b, step = _next_batch(view, position, bounds)
+            if b is None:
+                return position, step
+            wanted = step == _TAKE or (step == DECODE_SPECIAL and b.magic == 2)
+            decided = wanted and self._is_decided(b, bounds)
+            if step >= 0 and not decided:
+                return position, step
+            if step != _PASS and bounds.check_crc and not _crc_ok(view, b):
+                raise batch_error(SCAN_BAD_CRC, view, position)
+            if decided and b.record_count:
+                offsets, times = (b.base_offset, b.last_offset), (b.max_timestamp,) * 2
+                self._include(b.record_count, offsets, times)
+            elif step == _TAKE and not decided:
+                time = b.max_timestamp if b.attributes & 8 else None
+                first = b.position + HEADER_SIZE, b.end, b.base_offset, b.base_timestamp
+                self._walk(view, *first, b.record_count, time, bounds)
+                if b.last_offset >= bounds.end_offset:
+                    return position, DECODE_LIMIT
+            position = b.end
+            if (decided or step == _TAKE) and b.last_offset + 1 == bounds.end_offset:
+                return position, DECODE_LIMIT
+
+    def add_payload(
+        self,
+        payload: Buffer,
+        base_offset: int,
+        base_timestamp: int,
+        record_count: int,
+        log_append_time: int | None,
+        bounds: ReadBounds,
+        batch_position: int = 0,
+    ) -> int:
+        view = _bytes_of(payload)
+        first = 0, len(view), base_offset, base_timestamp
+        self._walk(view, *first, record_count, log_append_time, bounds)
+        return DECODE_END
+
+    def _is_decided(self, b: _Batch, bounds: ReadBounds) -> bool:
+        """Whether a header says all that is asked."""
+        span, one_time = b.last_offset_delta + 1, bool(b.attributes & 8)
+        if b.record_count > span:
+            return False
+        if b.base_offset < bounds.from_offset or b.last_offset >= bounds.end_offset:
+            return False
+        open_start = bounds.start_timestamp == -_INT64_MAX - 1
+        before_end = b.max_timestamp < bounds.end_timestamp or bounds.end_timestamp == _INT64_MAX
+        if not one_time and not (open_start and before_end):
+            return False
+        if b.record_count == 0:
+            return True
+        least_known = self.min_offset is not None and self.min_offset <= b.base_offset
+        if b.record_count < span and (self._max_offset or (self._min_offset and not least_known)):
+            return False
+        return one_time or not self._min_timestamp
+
+    def _walk(
+        self,
+        data: memoryview,
+        start: int,
+        end: int,
+        base_offset: int,
+        base_timestamp: int,
+        record_count: int,
+        log_append_time: int | None,
+        bounds: ReadBounds,
+    ) -> None:
+        if not 0 <= record_count <= (end - start) // RECORD_SIZE_MIN:
+            raise record_error(RECORD_COUNT, start)
+        if log_append_time is not None and _is_out_of_time(bounds, 8, log_append_time):
+            return
+        found, position, previous = list[tuple[int, int]](), start, -1
+        for _ in range(record_count):
+            place = position
+            delta, offset_delta, position = _skim_record(data, place, end)
+            if offset_delta <= previous:
+                raise record_error(RECORD_OFFSET, place)
+            previous = offset_delta
+            offset, time = _wrap(base_offset + offset_delta, 64), log_append_time
+            if time is None:
+                time = _wrap(base_timestamp + delta, 64)
+            in_time = log_append_time is not None or _is_in_time(bounds, time)
+            if in_time and bounds.from_offset <= offset < bounds.end_offset:
+                found.append((offset, time))
+        if position != end:
+            raise record_error(RECORD_TRAILING, position)
+        if found:
+            offsets, times = zip(*found, strict=True)
+            self._include(len(found), offsets, times)
+
+    def _include(self, rows: int, offsets: Sequence[int], times: Sequence[int]) -> None:
+        self.rows += rows
+        for name, choose, values in (
+            ("min_offset", min, offsets),
+            ("max_offset", max, offsets),
+            ("min_timestamp", min, times),
+            ("max_timestamp", max, times),
+        ):
+            if getattr(self, f"_{name}"):
+                known = getattr(self, name)
+                best = choose(values)
+                setattr(self, name, best if known is None else choose(known, best))
 
 
 def _strings(name: str, values: Sequence[bytes | None]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from logstore.spark.columnar import AnswerKind, serve
+from logstore.spark.filters import Microseconds
 
 NAMES: dict[type[Filter], str] = {
     EqualTo: "=",
@@ -74,6 +75,8 @@ def column(path: Sequence[str]) -> bytes:
 
 
 def literal(value: Any) -> bytes:
+    if isinstance(value, Microseconds):
+        return number(ord("L")) + text("timestamp") + text(str(value.value))
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return number(ord("?"))
@@ -119,8 +122,9 @@ class Answered:
     def block(self) -> bytes:
         return bytes(self._data.read(self.number()))
 
-    def blocks(self) -> list[bytes]:
-        return [self.block() for _ in range(self.number())]
+    def tasks(self) -> list[bytes]:
+        """Without what the JVM needs to read them itself."""
+        return [(self.block(), self.block())[0] for _ in range(self.number())]
 
     def answer(self) -> AnswerKind:
         found = AnswerKind(self.number())
@@ -128,7 +132,7 @@ class Answered:
             raise Refused(self.block().decode())
         return found
 
-    def rows(self) -> tuple[list[dict[str, Any]], int]:
+    def rows(self, micros: Sequence[str] = ()) -> tuple[list[dict[str, Any]], int]:
         """Of a task: those with columns, and how many there are with none."""
         schema, rows, bare = None, [], 0
         while (found := self.answer()) is not AnswerKind.END:
@@ -138,6 +142,9 @@ class Answered:
             schema = schema or pa.ipc.read_schema(pa.ipc.read_message(self._data))
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(self._data), schema)
             batch.validate(full=True)
+            for name in micros:
+                column = batch.column(name).cast(pa.int64())
+                batch = batch.set_column(batch.schema.names.index(name), name, column)
             rows += batch.to_pylist()
         assert not self._data.read()
         return rows, bare
@@ -196,8 +203,8 @@ class Conversation:
         self._ask("available now")
 
     def rows(self, start: str, end: str) -> list[dict[str, Any]]:
-        tasks = self._ask("plan", text(start), text(end)).blocks()
-        read = (ask("read", block(self.reader), block(task)).rows()[0] for task in tasks)
+        tasks = self._ask("plan", text(start), text(end), number(1)).tasks()
+        read = (ask("read", block(self.reader), block(task), text("")).rows()[0] for task in tasks)
         return [row for rows in read for row in rows]
 
     def behind(self, consumed: str) -> dict[str, str]:
@@ -225,24 +232,28 @@ def query(
     required: StructType,
     filters: Sequence[Filter] = (),
     *,
-    counts: int = 0,
+    aggregates: Sequence[str] = (),
     limit: int = -1,
+    order: str = "ANY",
+    micros: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], int]:
-    """As ``Answered.rows``, of all tasks."""
+    """As ``Answered.rows``, of all tasks; ``micros``: timestamps to give as numbers."""
     planned = ask(
         "plan",
         options(given),
         text(schema.json()),
         text(required.json()),
-        number(counts),
+        texts(aggregates),
         number(limit),
+        text(order),
         expressions(filters),
+        number(1),
     )
     planned.answer()
     reader = planned.block()
     rows, bare = [], 0
-    for task in planned.blocks():
-        found, more = ask("read", block(reader), block(task)).rows()
+    for task in planned.tasks():
+        found, more = ask("read", block(reader), block(task), text("")).rows(micros)
         rows += found
         bare += more
     return rows, bare

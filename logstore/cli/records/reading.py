@@ -26,8 +26,8 @@ from logstore.directory.transactions import follow_transactions, overlapping
 from logstore.directory.windows import BatchTable
 from logstore.format import attributes as bits
 from logstore.format import filenames
-from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_records, read_records
-from logstore.kernels import DECODE_FULL
+from logstore.format.reader import MAX_OFFSET, fill_records, read_records
+from logstore.kernels import DECODE_FULL, ReadBounds
 
 CHUNK_RECORDS = 5000
 _SECOND_LOOK_SECONDS = 0.05
@@ -187,9 +187,9 @@ class PartitionReader:
         while status == DECODE_FULL:
             chunk: list[Record] = []
             fault: CorruptBatchError | None = None
-            options = ReadOptions(self.offset, self.end_offset, aborted=aborted)
+            bounds = ReadBounds(self.offset, self.end_offset, aborted=aborted)
             try:
-                at, status = fill_records(data, at, chunk, CHUNK_RECORDS, options)
+                at, status = fill_records(data, at, chunk, CHUNK_RECORDS, bounds)
             except CorruptBatchError as error:
                 fault = error.located(path, position)
             if chunk:

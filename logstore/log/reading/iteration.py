@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from logstore.common.errors import CorruptBatchError, CorruptDataError
 from logstore.common.types import Record
 from logstore.format.arrow import load_pyarrow, to_record_batch
-from logstore.format.reader import ReadOptions, fill_columns, fill_records
-from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder
+from logstore.format.reader import fill_columns, fill_records
+from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder, ReadBounds
 from logstore.log.reading.snapshot_reader import LogReader
 from logstore.log.snapshot import LogView
 from logstore.segments.segment_view import SegmentView, no_whole_batch
@@ -41,7 +41,7 @@ class Fill(Protocol[T]):
     """Decodes a part of a window: whole batches from ``position`` on."""
 
     def __call__(
-        self, window: memoryview, position: int, options: ReadOptions
+        self, window: memoryview, position: int, bounds: ReadBounds
     ) -> tuple[int, int, Portion[T] | None]:
         """Position to go on from, a ``DECODE_`` status, and a portion."""
         ...
@@ -89,9 +89,9 @@ def _portions(
             return
         if at_start:
             offset, at_start = place.log.snapshot.log_start_offset, False
-        options = ReadOptions(from_offset=offset, end_offset=place.limit)
+        bounds = ReadBounds(offset, place.limit)
         try:
-            for portion in _segment_portions(place, options, fill):
+            for portion in _segment_portions(place, bounds, fill):
                 if reader.moved(place.log):
                     break  # removed records may include ours, so find the place again
                 if offset < reader.current().log_start_offset:
@@ -138,7 +138,7 @@ def _find(
 
 
 def _segment_portions(
-    place: _SegmentRest, options: ReadOptions, fill: Fill[T]
+    place: _SegmentRest, bounds: ReadBounds, fill: Fill[T]
 ) -> Iterator[Portion[T]]:
     segment, position, size = place.segment, place.position, place.segment.size
     window_size = max(WINDOW, place.batch_size)
@@ -150,7 +150,7 @@ def _segment_portions(
             while status == DECODE_FULL:
                 begin = done
                 try:
-                    done, status, portion = fill(window, done, options)
+                    done, status, portion = fill(window, done, bounds)
                 except CorruptDataError as error:
                     raise error.located(segment.log_path, position) from None
                 if portion is None:
@@ -158,7 +158,7 @@ def _segment_portions(
                 if not low <= portion.first <= portion.end - portion.rows <= high - portion.rows:
                     fault = _out_of_order(segment, position, before, high)
                     with window[: max(fault.position - position, begin)] as good:
-                        _, _, portion = fill(good, begin, options)
+                        _, _, portion = fill(good, begin, bounds)
                     if portion is not None:
                         yield portion
                     raise fault
@@ -195,11 +195,11 @@ def _out_of_order(segment: SegmentView, position: int, low: int, high: int) -> C
 
 
 def fill_chunk(
-    window: memoryview, position: int, options: ReadOptions
+    window: memoryview, position: int, bounds: ReadBounds
 ) -> tuple[int, int, Portion[list[Record]] | None]:
     """``Fill`` of ``PartitionLog.record_chunks``."""
     chunk: list[Record] = []
-    position, status = fill_records(window, position, chunk, CHUNK, options)
+    position, status = fill_records(window, position, chunk, CHUNK, bounds)
     if not chunk:
         return position, status, None
     return position, status, Portion(chunk, len(chunk), chunk[0].offset, chunk[-1].offset + 1)
@@ -216,11 +216,11 @@ def column_portions(
     builder = ColumnBuilder(headers=headers)
 
     def fill(
-        window: memoryview, position: int, options: ReadOptions
+        window: memoryview, position: int, bounds: ReadBounds
     ) -> tuple[int, int, Portion[pyarrow.RecordBatch] | None]:
         nonlocal builder
         try:
-            position, status = fill_columns(window, position, builder, _ALL, _BATCH_BYTES, options)
+            position, status = fill_columns(window, position, builder, _ALL, _BATCH_BYTES, bounds)
         except CorruptDataError:
             builder = ColumnBuilder(headers=headers)  # leave nothing half done for the next attempt
             raise

@@ -12,7 +12,13 @@ from logstore.format.control import parse_control_key, parse_marker
 from logstore.format.header import HEADER_SIZE, parse_header
 from logstore.format.legacy import legacy_records, parse_legacy
 from logstore.format.reader import batch_records
-from logstore.kernels import DECODE_END, ColumnBuilder, fits_in_section, irregular_batches
+from logstore.kernels import (
+    DECODE_END,
+    ColumnBuilder,
+    ReadBounds,
+    fits_in_section,
+    irregular_batches,
+)
 from logstore.verify.common.batch_rules import MAGIC, Row, check_records
 from logstore.verify.common.header_table import HeaderTable
 from logstore.verify.common.report import Problem, error, warning
@@ -48,7 +54,7 @@ def check_content(
 def _check_plain(batch: memoryview, row: Row) -> Iterator[Problem]:
     builder = ColumnBuilder(keys=False, values=False, timestamps=True)
     try:
-        end, _ = builder.add_run(batch, 0, _ROWS_MAX, _ALL, 0, _ALL, False)
+        end, _ = builder.add_run(batch, 0, _ROWS_MAX, _ALL, ReadBounds(check_crc=False))
     except CorruptBatchError as failure:
         message = f"byte {failure.position} of the batch: {failure.reason}"
         yield error("log-records", message, row.position, row.base_offset)
@@ -126,7 +132,12 @@ def _check_unpacked(
     builder = ColumnBuilder(keys=False, values=False, timestamps=True)
     log_append_time = row.max_timestamp if row.attributes & bits.LOG_APPEND_TIME else None
     status = builder.add_payload(
-        payload, row.base_offset, row.base_timestamp, row.record_count, log_append_time, 0, _ALL
+        payload,
+        row.base_offset,
+        row.base_timestamp,
+        row.record_count,
+        log_append_time,
+        ReadBounds(),
     )
     assert status == DECODE_END
     yield from _check_columns(builder, row)

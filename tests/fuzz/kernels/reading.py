@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from logstore.kernels import _codec, _scan, _verify
+from logstore.kernels import ReadBounds, _codec, _scan, _verify
 from logstore.kernels import _constants as v
 from tests.fuzz.kernels.compare import attributes, outcome, same
 from tests.fuzz.kernels.inputs import (
@@ -27,7 +27,6 @@ from tests.fuzz.kernels.inputs import (
     varint,
 )
 from tests.reference import records as reference
-from tests.reference import times as _times_reference
 from tests.reference import verification as _verify_reference
 
 ANALYSIS = (
@@ -132,8 +131,8 @@ def every_cut(rng: random.Random) -> None:
         )
         assert cells == plain
         same(
-            lambda data=data: _codec.decode_run(data, 0, [], 99, 0, LONG, False),
-            lambda data=data: reference.decode_run(data, 0, [], 99, 0, LONG, False),
+            lambda data=data: _codec.decode_run(data, 0, [], 99, ReadBounds(check_crc=False)),
+            lambda data=data: reference.decode_run(data, 0, [], 99, ReadBounds(check_crc=False)),
         )
         same(
             lambda data=data, end=end: _codec.decode_records(data[min(end, 61) :], 0, 0, 4),
@@ -203,17 +202,32 @@ def records(rng: random.Random) -> None:
     )
 
 
+def read_bounds(rng: random.Random) -> ReadBounds:
+    aborted = [
+        (rng.choice((1, 9, number(rng))), rng.choice((0, 3, number(rng))), rng.choice((9, LONG)))
+        for _ in range(rng.choice((0, 0, 1, 5)))
+    ]
+    return ReadBounds(
+        rng.choice((0, 0, 3, number(rng))),
+        rng.choice((LONG, LONG, 9, number(rng))),
+        rng.random() < 0.5,
+        rng.random() < 0.5,
+        aborted,
+        rng.choice((None, None, 7, 1000, number(rng))),
+        rng.choice((None, None, 8, 1001, number(rng))),
+    )
+
+
 def runs(rng: random.Random) -> None:
     data = log(rng)
     buffer = buffer_of(rng, data)
     position = rng.choice((0, 0, 0, index(rng, len(data))))
-    limits = rng.choice((0, 3, 1000, number(rng))), rng.choice((0, 3, number(rng)))
-    end, check = rng.choice((LONG, LONG, 4, number(rng))), rng.random() < 0.5
+    limit, bounds = rng.choice((0, 3, 1000, number(rng))), read_bounds(rng)
     found: list[Any] = ["before"]
     wanted: list[Any] = ["before"]
     same(
-        lambda: _codec.decode_run(buffer, position, found, *limits, end, check),
-        lambda: reference.decode_run(buffer, position, wanted, *limits, end, check),
+        lambda: _codec.decode_run(buffer, position, found, limit, bounds),
+        lambda: reference.decode_run(buffer, position, wanted, limit, bounds),
     )
     assert found == wanted
 
@@ -221,17 +235,15 @@ def runs(rng: random.Random) -> None:
 def columns(rng: random.Random) -> None:
     """One builder over runs and sections, against the same calls of its twin."""
     flags = [rng.random() < 0.8 for _ in range(3)] + [rng.random() < 0.5]
-    native, plain = _codec.ColumnBuilder(*flags), reference.ColumnBuilder(*flags)
+    native, plain = (m.ColumnBuilder(*flags, runs=True) for m in (_codec, reference))
     for _ in range(rng.randrange(1, 4)):
-        start = rng.choice((0, 0, 3, number(rng)))
-        end = rng.choice((LONG, LONG, 9, number(rng)))
+        bounds = read_bounds(rng)
         if rng.random() < 0.5:
             data = log(rng)
             buffer = buffer_of(rng, data)
             position = rng.choice((0, 0, index(rng, len(data))))
             limits = rng.choice((0, 9, 10_000, number(rng))), rng.choice((2000, LONG, number(rng)))
-            check = rng.random() < 0.5
-            run = (buffer, position, *limits, start, end, check)
+            run = (buffer, position, *limits, bounds)
             kind, _ = same(lambda r=run: native.add_run(*r), lambda r=run: plain.add_run(*r))
             if kind == "CorruptBatchError":  # of a run, batches before the bad one stay
                 break
@@ -240,12 +252,34 @@ def columns(rng: random.Random) -> None:
             buffer = buffer_of(rng, payload)
             bases = rng.choice((0, 100, number(rng))), rng.choice((0, number(rng)))
             time = rng.choice((None, 8, number(rng)))
-            said = (buffer, *bases, count, time, start, end)
+            said = (buffer, *bases, count, time, bounds, number(rng))
             same(lambda s=said: native.add_payload(*s), lambda s=said: plain.add_payload(*s))
         assert native.rows == plain.rows
+        assert native.runs() == plain.runs()
     assert comparable(native.finish()) == comparable(plain.finish())
     assert native.rows == 0
     assert comparable(native.finish()) == comparable(plain.finish())
+
+
+def counts(rng: random.Random) -> None:
+    """One count over runs and sections, against the same calls of its twin."""
+    asked = [rng.random() < 0.4 for _ in range(4)]
+    native, plain = _codec.RecordCount(*asked), reference.RecordCount(*asked)
+    for _ in range(rng.randrange(1, 4)):
+        bounds = read_bounds(rng)
+        if rng.random() < 0.7:
+            data = log(rng)
+            run = (buffer_of(rng, data), rng.choice((0, 0, index(rng, len(data)))), bounds)
+            kind, _ = same(lambda r=run: native.add_run(*r), lambda r=run: plain.add_run(*r))
+            if kind == "CorruptBatchError":  # of a run, batches before the bad one count
+                break
+        else:
+            payload, count = section(rng)
+            bases = rng.choice((0, 100, number(rng))), rng.choice((0, number(rng)))
+            said = (buffer_of(rng, payload), *bases, count, rng.choice((None, 8)), bounds)
+            same(lambda s=said: native.add_payload(*s), lambda s=said: plain.add_payload(*s))
+    for name in ("rows", "min_offset", "max_offset", "min_timestamp", "max_timestamp"):
+        assert getattr(native, name) == getattr(plain, name)
 
 
 def comparable(finished: dict[str, Any]) -> dict[str, Any]:
@@ -266,7 +300,7 @@ def bounded_columns(rng: random.Random) -> None:
     if kind != "returned":
         return
     data = buffer_of(rng, log(rng))
-    outcome(lambda: builder.add_run(data, 0, 10_000, LONG, 0, LONG, False))
+    outcome(lambda: builder.add_run(data, 0, 10_000, LONG, ReadBounds(check_crc=False)))
     for column, content in builder.finish().items():
         view = memoryview(content or b"")
         assert view.nbytes == view.itemsize * len(view)
@@ -295,11 +329,12 @@ def racing(rng: random.Random) -> None:
             outcome(lambda c=cells: _scan.scan_batches(view, 0, c, True, False))
             outcome(lambda: _scan.analyse_batches(view, deep=True))
             outcome(
-                lambda: _codec.ColumnBuilder(headers=True).add_run(view, 0, LONG, LONG, 0, LONG)
+                lambda: _codec.ColumnBuilder(headers=True).add_run(
+                    view, 0, LONG, LONG, ReadBounds()
+                )
             )
             rows, _, _ = _scan.scan_batches(data, 0, cells)
             _verify.irregular_batches(view, cells, rows)
-            _verify.batches_entirely_after(view, cells, rows, 0)
     finally:
         stop.set()
         thread.join()
@@ -412,17 +447,6 @@ def fits(rng: random.Random) -> None:
     outcome(lambda: _verify.fits_in_section(buffer_of(rng, payload), cells, index(rng, 20)))
 
 
-def times(rng: random.Random) -> None:
-    data = buffer_of(rng, log(rng))
-    cells, rows, sound = scanned(rng, data)
-    stamp = rng.choice((0, 7, 1000, number(rng)))
-    judge(
-        sound,
-        lambda: _verify.batches_entirely_after(data, cells, rows, stamp),
-        lambda: _times_reference.batches_entirely_after(data, cells, rows, stamp),
-    )
-
-
 def folds(rng: random.Random) -> None:
     data = buffer_of(rng, log(rng))
     cells, rows, sound = scanned(rng, data)
@@ -458,11 +482,11 @@ FUZZERS = {
     "records": records,
     "runs": runs,
     "columns": columns,
+    "counts": counts,
     "bounded_columns": bounded_columns,
     "racing": racing,
     "surveys": surveys,
     "indexes": indexes,
     "fits": fits,
-    "times": times,
     "folds": folds,
 }

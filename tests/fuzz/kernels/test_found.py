@@ -182,17 +182,17 @@ def test_an_empty_header_name_needs_no_data(kernels: Any) -> None:
 def test_a_limit_below_zero_takes_no_record(kernels: Any) -> None:
     builder = kernels.ColumnBuilder()
     payload = b"".join(record(random.Random(n), n, 0) for n in range(40))
-    builder.add_payload(payload, 2**62, 0, 40, None, 0, -(2**63))
+    builder.add_payload(payload, 2**62, 0, 40, None, kernels.ReadBounds(0, -(2**63)))
     assert builder.rows == 0
 
 
 def test_tables_are_aligned_and_looked_at_before_room_is_made() -> None:
     cells = table(1)
     with pytest.raises(ValueError, match="rows of a table with room for 1,"):
-        _verify.batches_entirely_after(ONE, cells, 1 << 60, 0)
+        _verify.irregular_batches(ONE, cells, 1 << 60)
     shifted = exact(b"\1" + cells.tobytes())[1:]
     with pytest.raises(ValueError, match="aligned"):
-        _verify.batches_entirely_after(ONE, shifted, 1, 0)
+        _verify.irregular_batches(ONE, shifted, 1)
     with pytest.raises(ValueError, match="aligned"):
         _verify.fold_batches(bytes, ONE, cells, shifted[:8], 0, 1, 1, 1)
     with pytest.raises(ValueError, match="rows of a table"):

@@ -71,8 +71,8 @@ def columns():
     builder.finish()
 def records():
     fill_records(data, 0, [], 10**6, OPTIONS)
-from logstore.format.reader import ReadOptions
-OPTIONS = ReadOptions(check_crc=False)
+from logstore.kernels import ReadBounds
+OPTIONS = ReadBounds(check_crc=False)
 beside({work}, data, {low})
 """
 

@@ -11,8 +11,8 @@ from logstore.common.types import Record
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
-from logstore.format.reader import ReadOptions, fill_records, read_records
-from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT
+from logstore.format.reader import fill_records, read_records
+from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ReadBounds
 from tests.support.cases import for_each
 
 
@@ -85,11 +85,11 @@ def test_limits(low: int, high: int, count: int, size: int) -> None:
 @for_each("step", [1, 2, 4, 100])
 @for_each("aborted", [(), [(9, 0, 100)]])
 def test_reading_goes_on_where_it_stopped(step: int, aborted: list[tuple[int, int, int]]) -> None:
-    options = ReadOptions(include_control=True, aborted=aborted)
+    bounds = ReadBounds(include_control=True, aborted=aborted)
     out: list[Record] = []
     position, status = 0, DECODE_FULL
     while status == DECODE_FULL:
-        position, status = fill_records(MIXED, position, out, step, options)
+        position, status = fill_records(MIXED, position, out, step, bounds)
     assert (position, status) == (len(MIXED), DECODE_END)
     assert offsets(out) == list(range(17))
 
@@ -97,7 +97,7 @@ def test_reading_goes_on_where_it_stopped(step: int, aborted: list[tuple[int, in
 def test_the_end_offset_is_told() -> None:
     for end in range(17):
         out: list[Record] = []
-        assert fill_records(MIXED, 0, out, 99, ReadOptions(end_offset=end))[1] == DECODE_LIMIT
+        assert fill_records(MIXED, 0, out, 99, ReadBounds(end_offset=end))[1] == DECODE_LIMIT
         assert offsets(out) == [offset for offset in DATA_OFFSETS if offset < end]
 
 

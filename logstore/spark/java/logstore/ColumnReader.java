@@ -8,7 +8,7 @@ import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.arrow.vector.util.TransferPair;
 import org.apache.spark.sql.connector.read.PartitionReader;
-import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
@@ -18,14 +18,21 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
     private final TaskBatches batches;
     private final ArrowStreamReader stream;
     private ColumnarBatch batch;
-    private boolean ended;
+    private boolean ended, isClosed;
 
-    ColumnReader(Python python, byte[] reader, byte[] splits, StructType schema) {
+    /** Where {@code position} is not null, the reader before this one came as far as that. */
+    ColumnReader(
+            Python python, byte[] reader, byte[] splits, NativeReader.Position position,
+            TaskBatches batches) {
+        this.batches = batches;
         worker = Worker.start(python);
-        batches = new TaskBatches(schema);
         stream = new ArrowStreamReader(worker.channel(), batches.allocator());
+        batches.closeFirst(this::close);
         try {
-            worker.send(new Request("read").bytes(reader).bytes(splits));
+            worker.send(new Request("read")
+                .bytes(reader)
+                .bytes(splits)
+                .text(position == null ? "" : position.json()));
         } catch (RuntimeException | Error error) {
             close();
             throw error;
@@ -33,7 +40,7 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
     }
 
     @Override
-    public boolean next() throws IOException {
+    public synchronized boolean next() throws IOException {
         if (ended) {
             return false;
         }
@@ -54,13 +61,13 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
 
     /** The stream fills the vectors of one root again and again; a batch keeps its own. */
     private ColumnarBatch taken(VectorSchemaRoot root) {
-        List<FieldVector> vectors = new ArrayList<>();
+        List<ColumnVector> columns = new ArrayList<>();
         for (FieldVector vector : root.getFieldVectors()) {
             TransferPair pair = vector.getTransferPair(batches.allocator());
             pair.transfer();
-            vectors.add((FieldVector) pair.getTo());
+            columns.add(new ArrowColumnVector(pair.getTo()));
         }
-        return batches.batch(vectors, root.getRowCount());
+        return batches.batch(columns.toArray(new ColumnVector[0]), root.getRowCount());
     }
 
     @Override
@@ -68,17 +75,28 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
         return batch;
     }
 
-    /** A worker that has not said its last word is in the midst of something: it ends. */
+    /** End a worker that is in the midst of something, and with it the wait of another thread. */
+    void stop() {
+        worker.destroyUnlessReleased();
+    }
+
     @Override
     public void close() {
-        ended = true;
-        worker.destroyUnlessReleased();
+        stop();
+        synchronized (this) {
+            if (!isClosed) {
+                ended = isClosed = true;
+                closeStream();
+                batches.close();
+            }
+        }
+    }
+
+    private void closeStream() {
         try {
             stream.close(false);
         } catch (IOException error) {
             throw new LogstoreException(error.toString(), error);
-        } finally {
-            batches.close();
         }
     }
 }

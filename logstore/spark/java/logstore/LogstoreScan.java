@@ -34,12 +34,17 @@ final class LogstoreScan implements Scan, Batch {
     public String description() {
         List<String> words = new ArrayList<>();
         words.add("logstore " + Arrays.toString(query.required().fieldNames()));
-        words.add("PushedPredicates: " + Arrays.toString(query.predicates()));
-        if (query.counts() > 0) {
-            words.add("counted by headers");
+        List<Predicate> exact = new ArrayList<>(List.of(query.predicates()));
+        exact.removeAll(List.of(query.left()));
+        words.add("PushedPredicates: " + exact);
+        if (query.left().length > 0) {
+            words.add("left to Spark: " + Arrays.toString(query.left()));
+        }
+        if (!query.aggregates().isEmpty()) {
+            words.add("PushedAggregates: " + query.aggregates());
         }
         if (query.limit() != Query.NO_LIMIT) {
-            words.add("limit " + query.limit());
+            words.add(query.order().words + query.limit());
         }
         return String.join(", ", words);
     }
@@ -72,27 +77,43 @@ final class LogstoreScan implements Scan, Batch {
     }
 
     /**
-     * What one query wants: columns {@code required} of a table with {@code schema}. The last {@code
-     * counts} of them are numbers of rows, for each value of those before. A task gives at most {@code
-     * limit} rows.
+     * What one query wants: columns {@code required} of a table with {@code schema}, where the {@code
+     * predicates} hold; Spark itself sees to those {@code left}. The last columns are {@code
+     * aggregates}, if there are any, for each value of the columns before. {@code limit} rows are
+     * enough: of each task, or those that {@code order} says.
      */
     record Query(
             CaseInsensitiveStringMap options,
             StructType schema,
             StructType required,
             Predicate[] predicates,
-            int counts,
-            int limit) {
+            Predicate[] left,
+            List<String> aggregates,
+            int limit,
+            Order order) {
         static final int NO_LIMIT = -1;
+    }
+
+    enum Order {
+        ANY("limit "),
+        LOWEST_OFFSETS("PushedTopN: offset ASC limit "),
+        HIGHEST_OFFSETS("PushedTopN: offset DESC limit ");
+
+        final String words;
+
+        Order(String words) {
+            this.words = words;
+        }
     }
 
     /** How tasks are read, and what each of them reads, in Python's words. */
     record Plan(byte[] reader, Task[] tasks) {}
 
-    record Task(byte[] splits) implements InputPartition {
+    /** {@code plan} is what the JVM needs to read it; "" if only Python can. */
+    record Task(byte[] splits, String plan) implements InputPartition {
         static Task[] readAll(Worker worker) {
             Task[] tasks = new Task[worker.readInt()];
-            Arrays.setAll(tasks, i -> new Task(worker.readBytes()));
+            Arrays.setAll(tasks, i -> new Task(worker.readBytes(), worker.readText()));
             return tasks;
         }
     }
@@ -106,7 +127,14 @@ final class LogstoreScan implements Scan, Batch {
 
         @Override
         public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-            return new ColumnReader(python, reader, ((Task) partition).splits(), schema);
+            Task task = (Task) partition;
+            NativeReader.Rest rest = (position, batches) ->
+                new ColumnReader(python, reader, task.splits(), position, batches);
+            TaskBatches batches = new TaskBatches(schema);
+            if (task.plan().isEmpty() || !Native.isThere()) {
+                return rest.from(null, batches);
+            }
+            return new NativeReader(NativePlan.of(task.plan()), schema, batches, rest);
         }
 
         @Override

@@ -34,9 +34,11 @@ final class Requests {
             .options(query.options())
             .text(query.schema().json())
             .text(query.required().json())
-            .number(query.counts())
+            .texts(query.aggregates().toArray(new String[0]))
             .number(query.limit())
-            .expressions(query.predicates());
+            .text(query.order().name())
+            .expressions(query.predicates())
+            .number(Native.isWanted() ? 1 : 0);
         return ask(request, worker ->
             new LogstoreScan.Plan(worker.readBytes(), LogstoreScan.Task.readAll(worker)));
     }

@@ -7,7 +7,6 @@ import java.util.Iterator;
 import java.util.List;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.FieldVector;
-import org.apache.arrow.vector.types.pojo.Field;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils;
@@ -27,6 +26,8 @@ final class TaskBatches {
     private final BufferAllocator allocator;
     private final Deque<List<FieldVector>> held = new ArrayDeque<>();
     private final boolean hasTask;
+    private final Deque<Runnable> users = new ArrayDeque<>();
+    private volatile boolean isFreed;
 
     TaskBatches(StructType schema) {
         names = schema.fieldNames();
@@ -46,39 +47,55 @@ final class TaskBatches {
         return allocator;
     }
 
-    /** Takes the vectors over: the caller is rid of them, also by an exception. */
-    ColumnarBatch batch(List<FieldVector> vectors, int rows) {
-        held.removeIf(TaskBatches::isClosed);
-        held.add(vectors);
-        check(vectors);
-        ColumnVector[] columns = new ColumnVector[vectors.size()];
-        for (int i = 0; i < columns.length; i++) {
-            columns[i] = new ArrowColumnVector(vectors.get(i));
+    /** Run {@code close} before the memory is gone: a task that ends early closes its reader late. */
+    void closeFirst(Runnable close) {
+        users.push(close);
+    }
+
+    /** Takes the columns over: the caller is rid of them, also by an exception. */
+    synchronized ColumnarBatch batch(ColumnVector[] columns, int rows) {
+        List<FieldVector> vectors = new ArrayList<>();
+        for (ColumnVector column : columns) {
+            if (column instanceof ArrowColumnVector arrow) {
+                vectors.add((FieldVector) arrow.getValueVector());
+            }
         }
+        held.removeIf(TaskBatches::isClosed);
+        if (isFreed) {
+            vectors.forEach(FieldVector::close);
+            throw new LogstoreException("the task has ended");
+        }
+        held.add(vectors);
+        check(columns);
         return new ColumnarBatch(columns, rows);
     }
 
     /** With other columns than Spark was promised it would read one as another. */
-    private void check(List<FieldVector> vectors) {
-        boolean same = vectors.size() == names.length;
-        for (int i = 0; same && i < names.length; i++) {
-            Field field = vectors.get(i).getField();
-            same = field.getName().equals(names[i])
-                && ArrowUtils.fromArrowField(field).catalogString().equals(types[i]);
+    private void check(ColumnVector[] columns) {
+        boolean isSame = columns.length == names.length;
+        for (int i = 0; isSame && i < names.length; i++) {
+            boolean isNamed = !(columns[i] instanceof ArrowColumnVector)
+                || nameOf(columns[i]).equals(names[i]);
+            isSame = isNamed && columns[i].dataType().catalogString().equals(types[i]);
         }
-        if (!same) {
+        if (!isSame) {
             List<String> expected = new ArrayList<>();
             for (int i = 0; i < names.length; i++) {
                 expected.add(names[i] + " " + types[i]);
             }
             List<String> found = new ArrayList<>();
-            for (FieldVector vector : vectors) {
-                Field field = vector.getField();
-                found.add(field.getName() + " " + ArrowUtils.fromArrowField(field).catalogString());
+            for (ColumnVector column : columns) {
+                found.add(nameOf(column) + " " + column.dataType().catalogString());
             }
             throw new LogstoreException(
                 "a batch with the columns " + found + " in place of " + expected);
         }
+    }
+
+    private static String nameOf(ColumnVector column) {
+        return column instanceof ArrowColumnVector arrow
+            ? ((FieldVector) arrow.getValueVector()).getField().getName()
+            : "a constant";
     }
 
     private static boolean isClosed(List<FieldVector> vectors) {
@@ -98,9 +115,16 @@ final class TaskBatches {
     }
 
     private void free() {
-        for (Iterator<List<FieldVector>> each = held.iterator(); each.hasNext(); each.remove()) {
-            each.next().forEach(FieldVector::close);
+        if (isFreed) {
+            return;
         }
-        allocator.close();
+        users.forEach(Runnable::run); // without the lock: a reader waits for its own, and then for it
+        synchronized (this) {
+            isFreed = true;
+            for (Iterator<List<FieldVector>> each = held.iterator(); each.hasNext(); each.remove()) {
+                each.next().forEach(FieldVector::close);
+            }
+            allocator.close();
+        }
     }
 }

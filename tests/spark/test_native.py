@@ -1,0 +1,230 @@
+"""Tasks that the JVM reads itself, beside the same tasks read by Python workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logstore.common.config import LogConfig
+from logstore.log import PartitionLog
+from tests.spark.reading import Broker
+from tests.spark.test_columnar import allocated, set_conf
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.slow  # a JVM
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ALL = (
+    "key,value,topic,partition,offset,timestamp,timestampType,headers,leaderEpoch,producerId,"
+    "producerEpoch,sequence,isTransactional,isControl,compression,segment,position,broker"
+)
+PER_BATCH = 50
+
+
+class Lanes:
+    """Asks a question of the JVM and of Python workers, and knows how many workers were asked."""
+
+    def __init__(self, spark: SparkSession, room: Path) -> None:
+        self.spark, self._asked, self.python = spark, room / "asked", room / "python"
+        self._asked.touch()
+        # Only who reads a task unpickles it.
+        (room / "sitecustomize.py").write_text(
+            "import sys\n"
+            "def hook(event, args):\n"
+            "    if event == 'pickle.find_class' and args[1] == 'ReadTask':\n"
+            f"        open({str(self._asked)!r}, 'a').write('.')\n"
+            "sys.addaudithook(hook)\n"
+        )
+        path = f"{room}:$PYTHONPATH"
+        self.python.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec {sys.executable} "$@"\n')
+        self.python.chmod(0o755)
+
+    def asked(self) -> int:
+        return self._asked.stat().st_size
+
+    def ask(
+        self, native: bool, path: Path, query: Callable[[DataFrame], DataFrame], **options: Any
+    ) -> tuple[Any, int]:
+        """The rows, or the sentence of the error, and how many workers were asked."""
+        before, conf = self.asked(), {"spark.logstore.native": str(native).lower()}
+        with set_conf(self.spark, {**conf, "spark.logstore.python": str(self.python)}):
+            frame = self.spark.read.format("logstore").load(str(path), **options)
+            try:
+                found: Any = [tuple(row) for row in query(frame).collect()]
+            except Exception as error:
+                found = next(line for line in str(error).split("\n") if str(path) in line)
+        assert not allocated(self.spark)
+        return found, self.asked() - before
+
+    def same(
+        self,
+        path: Path,
+        query: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+        *,
+        workers: int = 0,
+        **options: Any,
+    ) -> Any:
+        """What both give; the JVM with the help of so many workers."""
+        options = {"columns": ALL, **options}
+        expected, _ = self.ask(False, path, query, **options)
+        found, asked = self.ask(True, path, query, **options)
+        assert found == expected
+        assert asked == workers
+        return found
+
+
+@pytest.fixture(scope="module")
+def lanes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lanes:
+    return Lanes(spark, tmp_path_factory.mktemp("lanes"))
+
+
+def fill(log: PartitionLog, codec: str, number: int) -> None:
+    records = [
+        (
+            None if i % 3 == 0 else b"k" * i,
+            None if i % 5 == 4 else b"%d-%d" % (number, i) * 40,
+            1000 * number + i,
+            [("name", b"content"), ("n\u00e4me", None)] if i % 2 else [],
+        )
+        for i in range(PER_BATCH)
+    ]
+    log.append(records, compression=codec)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A log with three batches of every codec."""
+    with Broker(tmp_path / "logs", LogConfig(retention_ms=-1), orders=1) as broker:
+        for number, codec in enumerate(CODECS * 3):
+            fill(broker.logs["orders"][0], codec, number)
+    return tmp_path / "logs"
+
+
+def log_file(directory: Path) -> Path:
+    return max(directory.glob("orders-0/*.log"))
+
+
+@pytest.mark.essential
+def test_every_column_and_codec(lanes: Lanes, directory: Path) -> None:
+    rows = lanes.same(directory)
+    assert len(rows) == 15 * PER_BATCH
+    assert {row[14] for row in rows} == set(CODECS)
+    lanes.same(directory, lambda frame: frame.selectExpr("headers.key", "value"))
+    lanes.same(directory, lambda frame: frame.where("offset > 77 AND offset < 601"))
+    lanes.same(directory, lambda frame: frame.where("timestamp < timestamp_millis(7010)"))
+    lanes.same(directory, lambda frame: frame.selectExpr("7 AS seven"))
+
+
+def test_a_limit_ends_in_mid_batch(lanes: Lanes, directory: Path) -> None:
+    for rows in (1, PER_BATCH, 333):
+        assert len(lanes.same(directory, lambda frame, rows=rows: frame.limit(rows))) == rows
+
+
+DAMAGE = [0, 3, 8, 14]
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("number", DAMAGE)
+def test_python_says_what_is_wrong_with_a_batch(lanes: Lanes, directory: Path, number: int) -> None:
+    """After the rows before it, where a query ends early, and with the same words."""
+    [(position,), *_] = lanes.same(
+        directory,
+        lambda frame: frame.where(f"offset = {number * PER_BATCH}").select("position"),
+    )
+    with log_file(directory).open("r+b") as file:
+        file.seek(position + 70)
+        byte = file.read(1)[0]
+        file.seek(position + 70)
+        file.write(bytes([byte ^ 1]))
+    text = lanes.same(directory, workers=1)
+    assert "checksum" in text
+    before = number * PER_BATCH
+    assert len(lanes.same(directory, lambda frame: frame.limit(before))) == before
+    left = lanes.same(directory, workers=1, mode="DROPMALFORMED")
+    assert len(left) == 14 * PER_BATCH
+
+
+def test_an_end_that_is_being_written_is_no_matter_for_python(
+    lanes: Lanes, directory: Path
+) -> None:
+    whole = log_file(directory).read_bytes()
+    with log_file(directory).open("r+b") as file:
+        file.truncate(len(whole) - 5)
+    assert len(lanes.same(directory)) == 14 * PER_BATCH
+    log_file(directory).write_bytes(whole[:-5] + bytes(4096))
+
+
+def test_zeros_at_the_end_are_judged_by_python(lanes: Lanes, directory: Path) -> None:
+    with log_file(directory).open("ab") as file:
+        file.write(bytes(4096))
+    assert len(lanes.same(directory, workers=1)) == 15 * PER_BATCH
+
+
+def test_names_of_headers_that_are_no_text(lanes: Lanes, tmp_path: Path) -> None:
+    with Broker(tmp_path / "logs", LogConfig(retention_ms=-1), orders=1) as broker:
+        log = broker.logs["orders"][0]
+        for number in range(3):
+            fill(log, "none", number)
+    path = log_file(tmp_path / "logs")
+    path.write_bytes(path.read_bytes().replace("n\u00e4me".encode(), b"n\xff\xfeme"))
+    rows = lanes.same(tmp_path / "logs", workers=1, checkCrcs="false")
+    assert "n\ufffd\ufffdme" in {pair[0] for row in rows for pair in row[7] or ()}
+
+
+@pytest.fixture
+def held(lanes: Lanes, directory: Path) -> Callable[[Any], list[Any]]:
+    """What both lanes give if the file is changed after a query was planned."""
+    whole = log_file(directory).read_bytes()
+
+    def run(change: Callable[[Path], None]) -> list[Any]:
+        found = []
+        for native in (True, False):
+            path = log_file(directory)
+
+            def late(frame: DataFrame, path: Path = path) -> DataFrame:
+                plan = frame._jdf.queryExecution().executedPlan()
+                plan.execute().getNumPartitions()
+                change(path)
+                return frame
+
+            found.append(lanes.ask(native, directory, late)[0])
+            for left in directory.glob("orders-0/*.log*"):
+                left.unlink()
+            path.write_bytes(whole)
+        return found
+
+    return run
+
+
+def test_a_segment_that_was_renamed_is_read(held: Any) -> None:
+    native, python = held(lambda path: path.rename(f"{path}.deleted"))
+    assert native == python
+    assert len(native) == 15 * PER_BATCH
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (os.unlink, "the segment was deleted meanwhile"),
+        (lambda path: os.truncate(path, 1000), "the segment was cut from"),
+        (
+            lambda path: (
+                path.with_suffix(".x").write_bytes(path.read_bytes()),
+                os.replace(path.with_suffix(".x"), path),
+            ),
+            "replaced",
+        ),
+    ],
+    ids=["deleted", "cut", "replaced"],
+)
+def test_a_segment_that_is_another_one_is_an_error(held: Any, change: Any, reason: str) -> None:
+    native, python = held(change)
+    assert native == python
+    assert reason in native
