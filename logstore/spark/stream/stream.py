@@ -9,7 +9,7 @@ warns instead, and continues where the log diverges from what was read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -272,7 +272,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- reading -------------------------------------------------------------------------------
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
         """The tasks of a micro-batch. After a failure it was planned by an earlier run."""
         starts, ends = began_from(start, end), from_json(end)
         if end == self._decided:  # just now: the same listing will do, if nothing is lost by it
