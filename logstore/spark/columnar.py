@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain, groupby, repeat
@@ -221,13 +221,12 @@ def _plan(wire: Wire) -> None:
     wire.put(AnswerKind.END, pickle.dumps(task_reader), *_tasks(tasks, task_reader, in_jvm))
 
 
-def _tasks(tasks: Sequence[ReadTask], reader: TaskReader, in_jvm: bool) -> list[Any]:
-    """Their number; each pickled, and what the JVM needs to read it or ""."""
-    answer: list[Any] = [len(tasks)]
+def _tasks(tasks: list[ReadTask], reader: TaskReader, in_jvm: bool) -> Iterator[int | bytes | str]:
+    """Their number; and each of them, pickled, with what the JVM needs to read it itself."""
+    yield len(tasks)
     for task in tasks:
-        plan = native_plan(task, reader.settings, reader.limit) if in_jvm else ""
-        answer += [pickle.dumps(task), plan]
-    return answer
+        yield pickle.dumps(task)
+        yield native_plan(task, reader.settings, reader.limit) if in_jvm else ""
 
 
 def _push(filters: PushedFilters, condition: Filter | None) -> bool:
@@ -366,6 +365,10 @@ def _stream(wire: Wire) -> None:
         wire.put(AnswerKind.END, *answer)
 
 
+def _of_stream(reader: LogstoreStreamReader) -> TaskReader:
+    return TaskReader(reader.settings, reader.schema, (), _NO_LIMIT, False)
+
+
 def _next(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
     """Where the last micro-batch ended, and a limit or ""; the next end, and those of the logs."""
     start, most = wire.json(), wire.text()
@@ -378,14 +381,10 @@ def _available_now(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
     return []
 
 
-def _of_stream(reader: LogstoreStreamReader) -> TaskReader:
-    return TaskReader(reader.settings, reader.schema, (), _NO_LIMIT, False)
-
-
-def _micro_batch(wire: Wire, reader: LogstoreStreamReader) -> list[Any]:
-    """Where it starts and ends, and whether the JVM may read it; its tasks."""
+def _micro_batch(wire: Wire, reader: LogstoreStreamReader) -> Iterator[int | bytes | str]:
+    """Where it starts and ends, and whether the JVM can read; tasks as those of ``plan``."""
     tasks = reader.partitions(wire.json(), wire.json())
-    return _tasks(tasks, _of_stream(reader), in_jvm=bool(wire.number()))
+    return _tasks(tasks, _of_stream(reader), bool(wire.number()))
 
 
 def _behind(wire: Wire, reader: LogstoreStreamReader) -> list[int | str]:
@@ -394,7 +393,7 @@ def _behind(wire: Wire, reader: LogstoreStreamReader) -> list[int | str]:
     return [len(found), *chain.from_iterable(found.items())]
 
 
-_QUESTIONS: Mapping[str, Callable[[Wire, LogstoreStreamReader], list[Any]]] = {
+_QUESTIONS: Mapping[str, Callable[[Wire, LogstoreStreamReader], Iterable[Any]]] = {
     "initial": lambda _, reader: [json.dumps(reader.initialOffset())],
     "next": _next,
     "available now": _available_now,

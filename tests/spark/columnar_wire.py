@@ -123,7 +123,7 @@ class Answered:
         return bytes(self._data.read(self.number()))
 
     def tasks(self) -> list[bytes]:
-        """Pickled ones; what the JVM needs to read them is dropped."""
+        """Without what the JVM needs to read them itself."""
         return [(self.block(), self.block())[0] for _ in range(self.number())]
 
     def answer(self) -> AnswerKind:

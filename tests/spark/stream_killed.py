@@ -211,7 +211,11 @@ def moment(root: Path, rng: random.Random) -> tuple[str, Callable[[], bool]]:
             begun.append(time.monotonic())
         if not begun or time.monotonic() < begun[0] + rest_s:
             return False
-        return kind not in patterns or bool(set(out.glob(patterns[kind])) - old)
+        if kind not in patterns:
+            return True
+        there = set(out.glob(patterns[kind]))
+        old.intersection_update(there)  # a name that a kill left may come again
+        return bool(there - old)
 
     return kind, come
 

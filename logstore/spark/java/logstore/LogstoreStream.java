@@ -81,7 +81,9 @@ final class LogstoreStream
 
     @Override
     public InputPartition[] planInputPartitions(Offset start, Offset end) {
-        Request plan = new Request("plan").text(start.json()).text(end.json())
+        Request plan = new Request("plan")
+            .text(start.json())
+            .text(end.json())
             .number(Native.isWanted() ? 1 : 0);
         return ask(plan, LogstoreScan.Task::readAll);
     }
