@@ -183,7 +183,7 @@ def test_a_batch_with_other_columns_than_spark_was_promised_is_an_error(
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     with (
-        set_conf(spark, {"spark.logstore.python": str(python)}),
+        set_conf(spark, {"spark.logstore.python": str(python), "spark.logstore.native": "false"}),
         pytest.raises(Exception, match="in place of") as caught,
     ):
         spark.read.format("logstore").load(str(logs)).select("key", "value").collect()
