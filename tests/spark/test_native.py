@@ -26,6 +26,7 @@ ALL = (
     "producerEpoch,sequence,isTransactional,isControl,compression,segment,position,broker"
 )
 PER_BATCH = 50
+GOLDEN = Path(__file__).parents[1] / "golden" / "data"
 
 
 class Lanes:
@@ -122,9 +123,22 @@ def test_every_column_and_codec(lanes: Lanes, directory: Path) -> None:
     lanes.same(directory, lambda frame: frame.selectExpr("7 AS seven"))
 
 
-def test_a_limit_ends_in_mid_batch(lanes: Lanes, directory: Path) -> None:
-    for rows in (1, PER_BATCH, 333):
-        assert len(lanes.same(directory, lambda frame, rows=rows: frame.limit(rows))) == rows
+@pytest.mark.parametrize("limit", [1, PER_BATCH, 333])
+def test_a_limit_ends_in_mid_batch(lanes: Lanes, directory: Path, limit: int) -> None:
+    assert len(lanes.same(directory, lambda frame: frame.limit(limit))) == limit
+
+
+def test_older_formats_in_mid_segment(lanes: Lanes, directory: Path) -> None:
+    """Python reads on from the first of them; no checksum covers an offset."""
+    messages = bytearray(next((GOLDEN / "v1-none").glob("*.log")).read_bytes())
+    at = count = 0
+    while at < len(messages):
+        messages[at : at + 8] = (15 * PER_BATCH + count).to_bytes(8, "big")
+        at += 12 + int.from_bytes(messages[at + 8 : at + 12], "big")
+        count += 1
+    with log_file(directory).open("ab") as file:
+        file.write(messages)
+    assert len(lanes.same(directory, workers=1)) == 15 * PER_BATCH + count
 
 
 DAMAGE = [0, 3, 8, 14]
@@ -210,18 +224,18 @@ def test_a_segment_that_was_renamed_is_read(held: Any) -> None:
     assert len(native) == 15 * PER_BATCH
 
 
+def replace(path: Path) -> None:
+    other = path.with_suffix(".x")
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (os.unlink, "the segment was deleted meanwhile"),
         (lambda path: os.truncate(path, 1000), "the segment was cut from"),
-        (
-            lambda path: (
-                path.with_suffix(".x").write_bytes(path.read_bytes()),
-                os.replace(path.with_suffix(".x"), path),
-            ),
-            "replaced",
-        ),
+        (replace, "replaced"),
     ],
     ids=["deleted", "cut", "replaced"],
 )
