@@ -159,18 +159,16 @@ def exact(given: Mapping[str, str], schema: StructType, filters: Sequence[Filter
     return [bool(found.number()) for _ in filters]
 
 
-def query(
+def plan(
     given: Mapping[str, str],
     schema: StructType,
     required: StructType,
     filters: Sequence[Filter] = (),
-    *,
     aggregates: Sequence[str] = (),
     limit: int = -1,
     order: str = "ANY",
-    micros: Sequence[str] = (),
-) -> tuple[list[dict[str, Any]], int]:
-    """As ``Answered.rows``, of all tasks; ``micros``: timestamps to give as numbers."""
+) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The reader, and each task with what the JVM needs to read it."""
     planned = ask(
         "plan",
         options(given),
@@ -184,8 +182,24 @@ def query(
     )
     planned.answer()
     reader = planned.block()
+    return reader, [(planned.block(), planned.block()) for _ in range(planned.number())]
+
+
+def query(
+    given: Mapping[str, str],
+    schema: StructType,
+    required: StructType,
+    filters: Sequence[Filter] = (),
+    *,
+    aggregates: Sequence[str] = (),
+    limit: int = -1,
+    order: str = "ANY",
+    micros: Sequence[str] = (),
+) -> tuple[list[dict[str, Any]], int]:
+    """As ``Answered.rows``, of all tasks; ``micros``: timestamps to give as numbers."""
+    reader, tasks = plan(given, schema, required, filters, aggregates, limit, order)
     rows, bare = [], 0
-    for task, _ in [(planned.block(), planned.block()) for _ in range(planned.number())]:
+    for task, _ in tasks:
         found, more = ask("read", block(reader), block(task), text("")).rows(micros)
         rows += found
         bare += more

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,8 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.log import PartitionLog
-from tests.spark.reading import Broker
+from tests.spark import columnar_wire
+from tests.spark.reading import Broker, schema_of
 from tests.spark.test_columnar import allocated, set_conf
 
 if TYPE_CHECKING:
@@ -243,3 +246,47 @@ def test_a_segment_that_is_another_one_is_an_error(held: Any, change: Any, reaso
     native, python = held(change)
     assert native == python
     assert reason in native
+
+
+# ---- without a JVM -----------------------------------------------------------------------------
+
+
+def planned(path: Path, **more: str) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    given = {"path": str(path), "columns": ALL, **more}
+    schema = schema_of(given)
+    return columnar_wire.plan(given, schema, schema)
+
+
+def test_python_goes_on_from_any_batch(directory: Path) -> None:
+    reader, [(task, _)] = planned(directory)
+
+    def rows(position: str) -> Any:
+        parts = (columnar_wire.block(reader), columnar_wire.block(task))
+        return columnar_wire.ask("read", *parts, columnar_wire.text(position)).rows()[0]
+
+    whole = rows("")
+    for position in sorted({row["position"] for row in whole}):
+        at = {"split": 0, "position": position, "limit": PER_BATCH + 7, "open_since": {}}
+        rest = [row for row in whole if row["position"] >= position]
+        assert rows(json.dumps(at)) == rest[: PER_BATCH + 7]
+
+
+def test_what_only_python_can_read_has_no_plan_for_the_jvm(directory: Path) -> None:
+    def plans(**more: str) -> list[bytes]:
+        return [plan for _, plan in planned(directory, **more)[1]]
+
+    assert all(plans())
+    assert not any(plans(mode="DROPMALFORMED"))
+    assert not any(plans(granularity="batch", columns="position"))
+
+
+def test_the_library_is_left_out_where_it_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    build = runpy.run_path(str(Path(__file__).parents[2] / "spark_jar.py"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build["make_library"](tmp_path / "made.so") == "no C compiler"
+    (tmp_path / "cc").touch(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert build["make_library"](tmp_path / "made.so") == "the JDK has no jni.h"
+    assert not (tmp_path / "made.so").exists()
