@@ -122,9 +122,9 @@ class Answered:
     def block(self) -> bytes:
         return bytes(self._data.read(self.number()))
 
-    def tasks(self) -> list[bytes]:
-        """Without what the JVM needs to read them itself."""
-        return [(self.block(), self.block())[0] for _ in range(self.number())]
+    def tasks(self) -> list[tuple[bytes, bytes]]:
+        """Each, and what the JVM needs to read it itself."""
+        return [(self.block(), self.block()) for _ in range(self.number())]
 
     def answer(self) -> AnswerKind:
         found = AnswerKind(self.number())
@@ -204,7 +204,9 @@ class Conversation:
 
     def rows(self, start: str, end: str) -> list[dict[str, Any]]:
         tasks = self._ask("plan", text(start), text(end), number(1)).tasks()
-        read = (ask("read", block(self.reader), block(task), text("")).rows()[0] for task in tasks)
+        read = (
+            ask("read", block(self.reader), block(task), text("")).rows()[0] for task, _ in tasks
+        )
         return [row for rows in read for row in rows]
 
     def behind(self, consumed: str) -> dict[str, str]:
@@ -226,18 +228,16 @@ def exact(given: Mapping[str, str], schema: StructType, filters: Sequence[Filter
     return [bool(found.number()) for _ in filters]
 
 
-def query(
+def plan(
     given: Mapping[str, str],
     schema: StructType,
     required: StructType,
     filters: Sequence[Filter] = (),
-    *,
     aggregates: Sequence[str] = (),
     limit: int = -1,
     order: str = "ANY",
-    micros: Sequence[str] = (),
-) -> tuple[list[dict[str, Any]], int]:
-    """As ``Answered.rows``, of all tasks; ``micros``: timestamps to give as numbers."""
+) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The reader, and each task with what the JVM needs to read it."""
     planned = ask(
         "plan",
         options(given),
@@ -251,8 +251,24 @@ def query(
     )
     planned.answer()
     reader = planned.block()
+    return reader, planned.tasks()
+
+
+def query(
+    given: Mapping[str, str],
+    schema: StructType,
+    required: StructType,
+    filters: Sequence[Filter] = (),
+    *,
+    aggregates: Sequence[str] = (),
+    limit: int = -1,
+    order: str = "ANY",
+    micros: Sequence[str] = (),
+) -> tuple[list[dict[str, Any]], int]:
+    """As ``Answered.rows``, of all tasks; ``micros``: timestamps to give as numbers."""
+    reader, tasks = plan(given, schema, required, filters, aggregates, limit, order)
     rows, bare = [], 0
-    for task in planned.tasks():
+    for task, _ in tasks:
         found, more = ask("read", block(reader), block(task), text("")).rows(micros)
         rows += found
         bare += more

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql.functions import pandas_udf, udf
+from pyspark.sql.functions import udf
+from pyspark.sql.pandas.functions import pandas_udf
 
 import logstore.spark
 from logstore.common.config import LogConfig
@@ -43,7 +44,7 @@ def frame(spark: SparkSession, logs: Path) -> DataFrame:
 @contextmanager
 def set_conf(spark: SparkSession, given: dict[str, str]) -> Iterator[None]:
     """Set what a session reads only from the configuration of its start."""
-    conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+    conf = spark.sparkContext._jsc.sc().conf()
     before = {name: conf.get(name, None) for name in given}
     for name, value in given.items():
         conf.set(name, value)
@@ -183,7 +184,7 @@ def test_a_batch_with_other_columns_than_spark_was_promised_is_an_error(
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     with (
-        set_conf(spark, {"spark.logstore.python": str(python)}),
+        set_conf(spark, {"spark.logstore.python": str(python), "spark.logstore.native": "false"}),
         pytest.raises(Exception, match="in place of") as caught,
     ):
         spark.read.format("logstore").load(str(logs)).select("key", "value").collect()
