@@ -64,7 +64,7 @@ class _Check:
         self._keys = _Keys(partition, partitions)
         self._due = -1
         self._before: dict[str, Any] = {}
-        self._unknown: set[str] = set()
+        self._is_told = False
 
     def __call__(self, record: Record) -> Iterator[Problem]:
         if record.offset != self._due or len(self._before) >= _KEYS_MAX:
@@ -92,9 +92,10 @@ class _Check:
     def _not_decoded(self, what: str, impossible: bool) -> Iterator[Problem]:
         if impossible:
             yield of_content(Severity.ERROR, what)
-        elif what not in self._unknown:
-            self._unknown.add(what)
-            yield of_content(Severity.INFO, f"not decoded: {what}")
+        elif not self._is_told:
+            self._is_told = True
+            message = f"not decoded: {what}, nor what else a newer Kafka writes"
+            yield of_content(Severity.INFO, message)
 
     def _say(self, key: Any, value: Any) -> Iterator[str]:
         raise NotImplementedError
