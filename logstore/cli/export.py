@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from checkpoints.printable import printable
 from logstore import terminal
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
     from logstore.cli.records.files import Export
 
 FORMATS = ("parquet", "arrow", "jsonl")
+DELTA = "delta"
 
 
 class LogChangedError(LogstoreError):
     """Records were deleted or cut off during their export."""
 
 
-@click.command(short_help="Write a topic to a Parquet, Arrow or JSON Lines file.")
+@click.command(short_help="Write a topic to a Parquet, Arrow or JSON Lines file, or a Delta table.")
 @directory_argument
 @click.argument("topic", shell_complete=completion.topics)
 @click.option(
@@ -40,9 +42,14 @@ class LogChangedError(LogstoreError):
     required=True,
     metavar="FILE",
     shell_complete=completion.files,
-    help="The file; in a directory it is named TOPIC.FORMAT.",
+    help="The file, in a directory it is named TOPIC.FORMAT; or the directory of the table.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="[by the name of the file]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([*FORMATS, DELTA]),
+    help="[by the name of the file]",
+)
 @click.option(
     "--partition",
     "only",
@@ -64,6 +71,27 @@ class LogChangedError(LogstoreError):
     "--committed", is_flag=True, help="Leave out what is not committed: aborted, still open."
 )
 @click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
+@click.option(
+    "--from-offsets",
+    "offsets",
+    metavar="JSON",
+    help='Where to begin a table, as \'{"0": 23, "1": -2}\'; -2 is the earliest.',
+)
+@click.option(
+    "--allow-data-loss",
+    "lossy",
+    is_flag=True,
+    help="Go on with a table where retention has deleted records that it does not have.",
+)
+@click.option(
+    "--spark",
+    "master",
+    metavar="MASTER",
+    help="Who writes a table: spark://host:port, yarn, … [local[*]]",
+)
+@click.option(
+    "--conf", multiple=True, metavar="KEY=VALUE", help="Configuration for Spark; may be repeated."
+)
 @json_option
 @click.pass_context
 def export(
@@ -77,9 +105,13 @@ def export(
     end: str | None,
     committed: bool,
     overwrite: bool,
+    offsets: str | None,
+    lossy: bool,
+    master: str | None,
+    conf: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write the records of TOPIC in the log directory DIR to one file.
+    """Write the records of TOPIC in the log directory DIR to one file, or add them to a table.
 
     The columns are those of the Spark source: key, value, topic, partition, offset, timestamp,
     timestampType and headers. JSON Lines have keys and values in base64, as read --json.
@@ -88,15 +120,27 @@ def export(
     on the disk; FILE.sha256 beside it proves that later. Damage, records that are deleted
     meanwhile, or Ctrl-C leave no file.
 
+    With --format delta a Spark job adds to a Delta table what is new since the last run, each
+    record once, even if a run was killed.
+
     \b
-    Example:
+    Examples:
       logstore export /var/lib/kafka-logs orders --to orders.parquet
+      logstore export /var/lib/kafka-logs orders --to /tables/orders --format delta
     """
+    for option, text in (("--from", start), ("--until", end)):
+        _positions.check(text, option)
+    _fits(ctx, form == DELTA)
+    if form == DELTA:
+        from logstore.cli.records.table import TableTarget, export_table
+
+        begin = start if ctx.get_parameter_source("start") is ParameterSource.COMMANDLINE else None
+        to = TableTarget(target, topic, begin, offsets, committed, lossy)
+        export_table(directory, to, master or "local[*]", conf, as_json)
+        return
     load("pyarrow", Extra.ARROW, "logstore export")
     from logstore.cli.records.files import Format, exporting
 
-    for option, text in (("--from", start), ("--until", end)):
-        _positions.check(text, option)
     target, chosen = _file_of(target, topic, form)
     if not overwrite and os.path.lexists(target):
         fail(f"{printable(target)} is there already; --overwrite replaces it")
@@ -109,6 +153,22 @@ def export(
         terminal.line(f"corrupt: {error}; nothing was exported", err=True)
         ctx.exit(EXIT_FINDINGS)
     _report(target, rows, as_json)
+
+
+def _fits(ctx: click.Context, table: bool) -> None:
+    """Refuse an option that is for the other of a file and a table."""
+    for name, kind in (
+        ("only", False),
+        ("end", False),
+        ("overwrite", False),
+        ("offsets", True),
+        ("lossy", True),
+        ("master", True),
+        ("conf", True),
+    ):
+        if kind is not table and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = next(each for each in ctx.command.params if each.name == name).opts[0]
+            fail(f"{option} is for {'--format delta' if kind else 'a file, and not for a table'}")
 
 
 def _file_of(target: str, topic: str, form: str | None) -> tuple[str, str]:

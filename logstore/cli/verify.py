@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import click
 
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, json_option
 from logstore.cli.common.options import Number
 from logstore.cli.common.outlook import outlook
+from logstore.cli.common.spark_session import spark_session
 from logstore.cli.common.verify_output import explanations_of, print_report, progress_bar
 from logstore.cli.recover import warnings_in_reports
-from logstore.verify import Progress, VerifyOptions, VerifyReport
+from logstore.verify import VerifyOptions
 from logstore.verify import verify as verify_here
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-# Spark's own messages do not belong beside a report; --conf brings them back.
-_QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 
 
 @click.command(short_help="Check directories or files, and compare replicas.")
@@ -91,7 +83,10 @@ def verify(
         if master is None:
             report = verify_here(paths, options, progress=progress)
         else:
-            report = _in_a_session(paths, options, progress, master, conf)
+            from logstore.spark import verify_on_spark
+
+            with spark_session(master, conf, "logstore verify") as spark:
+                report = verify_on_spark(spark, *paths, options=options, progress=progress).report
     if not as_json:
         print_report(report, explain=explain)
     with progress_bar(quiet=as_json) as progress, warnings_in_reports():
@@ -121,43 +116,3 @@ def _how(shallow: bool, master: str | None) -> dict[str, str]:
         "checked": "headers, checksums, indexes" if shallow else "every record",
         "by": "threads of one process" if master is None else f"Spark, {master}",
     }
-
-
-def _in_a_session(
-    paths: Sequence[str],
-    options: VerifyOptions,
-    progress: Progress | None,
-    master: str,
-    conf: Sequence[str],
-) -> VerifyReport:
-    from logstore.spark import session as open_session
-    from logstore.spark import verify_on_spark
-
-    settings = dict(_QUIET)
-    for pair in conf:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise click.UsageError(f"--conf {pair}: KEY=VALUE is wanted")
-        settings[key] = value
-    with _nothing_logged():
-        session = open_session(master, app_name="logstore verify", conf=settings)
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        try:
-            return verify_on_spark(session, *paths, options=options, progress=progress).report
-        except (PySparkException, Py4JError) as error:
-            fail(f"Spark: {error}")
-        finally:
-            session.stop()
-
-
-@contextmanager
-def _nothing_logged() -> Iterator[None]:
-    """Mute the logs of PySpark and py4j, which add pages of tracebacks after Ctrl-C."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(before)

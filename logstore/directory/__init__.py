@@ -15,6 +15,7 @@ __all__ = [
     "listing",
     "planning",
     "positions",
+    "rows",
     "segment_index",
     "split_reader",
     "splits",

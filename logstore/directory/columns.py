@@ -47,12 +47,14 @@ _CODECS = pa.array(
     [str(codec) for codec in Compression]
     + [f"unknown ({number})" for number in range(len(Compression), bits.CODEC_MASK + 1)]
 )
-_MILLISECONDS, _MICROSECONDS = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
-_US_PER_MS = 1000
-_MS_MAX = (2**63 - 1) // _US_PER_MS
+_MILLISECONDS, MICROSECONDS = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
+US_PER_MS = 1000
+TIMESTAMP_MAX = (2**63 - 1) // US_PER_MS
+TIMESTAMP_MIN = -TIMESTAMP_MAX
+"""The ms that are times in Spark; others are null there."""
 
 
-def timestamps(milliseconds: pa.Array, kind: pa.DataType = _MICROSECONDS) -> pa.Array:
+def timestamps(milliseconds: pa.Array, kind: pa.DataType = MICROSECONDS) -> pa.Array:
     """Timestamps of int64 ms; null where µs, Spark's unit, do not fit, after the year 294,246.
 
     −1, which means no timestamp, becomes 23:59:59.999 on 31 December 1969, as in Spark's source.
@@ -61,12 +63,12 @@ def timestamps(milliseconds: pa.Array, kind: pa.DataType = _MICROSECONDS) -> pa.
     if kind == _MILLISECONDS:
         return times
     try:
-        return times.cast(_MICROSECONDS)
+        return times.cast(MICROSECONDS)
     except pa.ArrowInvalid:
-        fits = pc.less_equal(pc.abs(milliseconds), _MS_MAX)
-        fits = pc.and_(fits, pc.not_equal(milliseconds, -(2**63)))  # has no absolute value
+        low, high = TIMESTAMP_MIN, TIMESTAMP_MAX
+        fits = pc.and_(pc.greater_equal(milliseconds, low), pc.less_equal(milliseconds, high))
         nulls = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))
-        return nulls.view(_MILLISECONDS).cast(_MICROSECONDS)
+        return nulls.view(_MILLISECONDS).cast(MICROSECONDS)
 
 
 def _field(name: str) -> Callable[[ArrowTable], pa.Array]:

@@ -4,7 +4,8 @@ LogstoreError
 ├── NotALogDirectoryError      a path that holds neither partitions nor segments
 ├── DuplicatePartitionError    several brokers have the partition, and none was chosen
 ├── ListingOutdatedError       the log changed since it was listed, and is listed again
-└── DataLossError              requested records do not exist, or no longer
+├── DataLossError              requested records do not exist, or no longer
+└── ExportRefusedError         a table cannot take what the topic has
 
 Arguments are plain values: an error raised in a worker reaches the driver by pickle. Paths are kept
 without the credentials of a URI.
@@ -79,3 +80,14 @@ class DataLossError(LogstoreError):
             f"{printable(self.path)}: offsets {self.start} to {self.end}: {self.reason}; "
             "failOnDataLoss=false reads what is there"
         )
+
+
+class ExportRefusedError(LogstoreError):
+    """``table``, a directory, is not exported to. What it has stays as it is."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        super().__init__(table, reason)
+        self.table, self.reason = table, reason
+
+    def _text(self) -> str:
+        return f"nothing was exported to {printable(self.table)}: {printable(self.reason)}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import reduce
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,10 @@ from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
 from logstore.directory.columns import (
     BATCH_COLUMNS,
+    MICROSECONDS,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    US_PER_MS,
     ArrowTable,
     Expansion,
     SplitColumns,
@@ -21,12 +25,9 @@ from logstore.directory.columns import (
     timestamps,
 )
 from logstore.directory.splits import ReadSettings, Split
-from logstore.directory.windows import BatchTable
-from logstore.format import attributes as bits
 from logstore.format.arrow import to_record_batch
-from logstore.format.header import MAGIC
-from logstore.format.reader import fill_columns
-from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder, ReadBounds
+from logstore.format.reader import count_records, fill_columns
+from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder, ReadBounds, RecordCount
 
 # Small enough to stay in the cache until the JVM has read it, and large enough that the cost of a
 # record batch itself does not matter.
@@ -97,7 +98,7 @@ class RecordRows:
                     _ROWS_MAX,
                     _BYTES_MAX,
                     self._bounds,
-                    self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
+                    self._unpacked_max,
                 )
                 # At the limit only a part of the last batch may have been decoded.
                 stop = end if status == DECODE_LIMIT else bisect_left(starts, at, first, end)
@@ -114,6 +115,18 @@ class RecordRows:
                 runs = Expansion(table, *builder.runs())
                 yield self._rows(to_record_batch(builder, *self._flags), position, table, runs)
             first = stop + skipped
+
+    @property
+    def _unpacked_max(self) -> int:
+        return self.settings.max_unpacked_bytes or self.settings.max_batch_bytes
+
+    def count(self, data: memoryview, position: int, count: RecordCount) -> None:
+        """Add to ``count`` the rows that ``read`` would make, of all batches from ``position`` on.
+
+        Raises:
+            CorruptBatchError: with the position in ``data``.
+        """
+        count_records(data, position, count, self._bounds, self._unpacked_max)
 
     def _rows(
         self, records: pa.RecordBatch, position: int, table: ArrowTable, expansion: Expansion
@@ -181,24 +194,49 @@ class BatchRows:
         )
 
 
-_OFFSET_ALONE = pa.schema([pa.field("offset", pa.int64())])
+class Extreme(NamedTuple):
+    """The ``choose``, `min` or `max`, of a ``column``, ``offset`` or ``timestamp``."""
+
+    column: str
+    choose: Callable[[int, int], int]
+
+    @property
+    def name(self) -> str:
+        return f"{self.choose.__name__}_{self.column}"
 
 
 @dataclass(slots=True)
-class RowCounts:
-    """The numbers of rows that ``RecordRows`` or ``BatchRows`` would make of ``split``.
+class RowSummary:
+    """A number of rows, and extremes of them: offsets, and times in µs. None is there of nulls."""
 
-    Checksums are checked as there, and then the header counts. A batch is decoded if its header
-    does not give the number: if a range of offsets or times may cut it, if it is a wrapper of an
-    older format, or if its record count is impossible.
+    rows: int = 0
+    extremes: dict[Extreme, int] = field(default_factory=dict)
+
+    def add(self, other: RowSummary) -> None:
+        self.rows += other.rows
+        for extreme, value in other.extremes.items():
+            known = self.extremes.get(extreme, value)
+            self.extremes[extreme] = extreme.choose(known, value)
+
+
+@dataclass(slots=True)
+class RowSummaries:
+    """Summaries of the rows that ``RecordRows`` or ``BatchRows`` would make of ``split``.
+
+    Checksums are checked as there, and then a header is believed, as ``RecordCount`` says. With
+    ``drop_malformed`` all is decoded: what cannot be is no row.
     """
 
     split: Split
     settings: ReadSettings
+    extremes: tuple[Extreme, ...] = ()
     _rows: RecordRows = field(init=False)
 
     def __post_init__(self) -> None:
-        self._rows = RecordRows(self.split, self.settings, _OFFSET_ALONE)
+        columns = [pa.field("offset", pa.int64())]
+        if any(extreme.column == "timestamp" for extreme in self.extremes):
+            columns.append(pa.field("timestamp", MICROSECONDS))
+        self._rows = RecordRows(self.split, self.settings, pa.schema(columns))
 
     @property
     def scan_options(self) -> dict[str, bool]:
@@ -209,61 +247,49 @@ class RowCounts:
 
     def read(
         self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
-    ) -> Iterator[int]:
-        """Row counts of the batches ``[first, end)`` of ``table``; ``window`` begins at
+    ) -> Iterator[RowSummary]:
+        """Summaries of the batches ``[first, end)`` of ``table``; ``window`` begins at
         ``position``.
 
         Raises:
             CorruptBatchError: a batch is damaged; names the file and the byte.
         """
         if self.settings.granularity == "batch":
-            yield end - first
+            yield RowSummary(end - first)
             return
-        counts = table.column("record_count").slice(first, end - first)
-        start = first
-        for low, high in table.runs(self._counted_by_header(table, first, end)):
-            if not self._is_sound(window[table.span(first + low, first + high)], high - low):
-                continue  # decoding says what is wrong
-            # In the order of the file, so that the first damaged batch is the one that is named.
-            yield from self._decoded(window, position, table, start, first + low)
-            yield pc.sum(counts.slice(low, high - low)).as_py()
-            start = first + high
-        yield from self._decoded(window, position, table, start, end)
+        found = None
+        if not self.settings.drop_malformed:
+            found = self._counted(window, position, table.span(first, end))
+        if found is not None:
+            yield found
+            return
+        for rows in self._rows.read(window, position, table, first, end):
+            yield self._of_rows(rows)
 
-    def _counted_by_header(self, table: ArrowTable, first: int, end: int) -> pa.Array:
-        """Which batches have headers that give the number of wanted records."""
+    def _counted(self, window: memoryview, position: int, span: slice) -> RowSummary | None:
+        """``None`` if an extreme may be of times that are null in Spark."""
+        count = RecordCount(**{extreme.name: True for extreme in self.extremes})
+        try:
+            self._rows.count(window[: span.stop], span.start, count)
+        except CorruptBatchError as error:
+            raise error.located(self.split.path, position) from None
+        found = RowSummary(count.rows)
+        for extreme in self.extremes:
+            value = getattr(count, extreme.name)
+            if value is None:
+                continue
+            if extreme.column == "timestamp":
+                if not TIMESTAMP_MIN <= value <= TIMESTAMP_MAX:
+                    return None
+                value *= US_PER_MS
+            found.extremes[extreme] = value
+        return found
 
-        def column(name: str) -> pa.Array:
-            return table.column(name).slice(first, end - first)
-
-        base, last, count = (column(n) for n in ("base_offset", "last_offset", "record_count"))
-        span = pc.add(pc.subtract(last, base), 1)
-        known = [
-            pc.equal(column("magic"), MAGIC),
-            pc.greater_equal(base, self.split.from_offset),
-            pc.less(last, self.split.end_offset),
-            pc.greater_equal(count, 0),
-            pc.less_equal(count, span),
-        ]
-        latest = column("max_timestamp")
-        if self.settings.start_timestamp is not None:
-            # A header has the largest time. It is that of every record if the broker set them.
-            known += [
-                table.has_bit(bits.LOG_APPEND_TIME).slice(first, end - first),
-                pc.greater_equal(latest, self.settings.start_timestamp),
-            ]
-        if self.settings.end_timestamp is not None:
-            known.append(pc.less(latest, self.settings.end_timestamp))
-        return reduce(pc.and_, known)
-
-    def _decoded(
-        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
-    ) -> Iterator[int]:
-        if first < end:
-            for rows in self._rows.read(window, position, table, first, end):
-                yield rows.num_rows
-
-    def _is_sound(self, data: memoryview, batches: int) -> bool:
-        if not self.settings.check_crcs or self.settings.drop_malformed:
-            return True  # a scan that leaves out damaged batches has checked every checksum
-        return BatchTable(data, check_crc=True).rows == batches
+    def _of_rows(self, rows: pa.RecordBatch) -> RowSummary:
+        found = RowSummary(rows.num_rows)
+        for extreme in self.extremes:
+            values = rows.column(extreme.column).cast(pa.int64())
+            value = (pc.min if extreme.choose is min else pc.max)(values).as_py()
+            if value is not None:
+                found.extremes[extreme] = value
+        return found

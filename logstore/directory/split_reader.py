@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from checkpoints.loggers import get_logger
 from logstore.directory.columns import ArrowTable
-from logstore.directory.rows import BatchRows, RecordRows, RowCounts
+from logstore.directory.rows import BatchRows, Extreme, RecordRows, RowSummaries, RowSummary
 from logstore.directory.splits import ReadSettings, Split, opened
 from logstore.directory.transactions import MarkerCheck
 from logstore.directory.windows import Windows
@@ -133,16 +133,28 @@ def read_splits(
 def count_splits(
     splits: Iterable[Split], settings: ReadSettings, checks: Checks = MappingProxyType({})
 ) -> Iterator[tuple[Split, int]]:
-    """Count the rows that ``read_splits`` would give, in parts, from batch headers.
+    """Count the rows that ``read_splits`` would give, in parts, as ``summarize_splits``."""
+    for split, summary in summarize_splits(splits, settings, checks=checks):
+        yield split, summary.rows
+
+
+def summarize_splits(
+    splits: Iterable[Split],
+    settings: ReadSettings,
+    extremes: tuple[Extreme, ...] = (),
+    checks: Checks = MappingProxyType({}),
+) -> Iterator[tuple[Split, RowSummary]]:
+    """Summarize the rows that ``read_splits`` would give, in parts, from batch headers.
 
     Raises:
-        Exception: as ``read_split``. Records that headers count are not decoded; only the checksum
-            of their batch is checked.
+        Exception: as ``read_split``. Records that headers speak for are not decoded; only the
+            checksum of their batch is checked.
     """
     markers = defaultdict(MarkerCheck, checks)
     for split in splits:
-        for count in _read(split, settings, RowCounts(split, settings), markers[split.uri]):
-            yield split, count
+        maker = RowSummaries(split, settings, extremes)
+        for summary in _read(split, settings, maker, markers[split.uri]):
+            yield split, summary
 
 
 def read_split(

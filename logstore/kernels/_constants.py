@@ -91,7 +91,9 @@ class BatchSurvey(NamedTuple):
 
     records: int
     holes: bool
-    """Compaction took records out of a batch, or set its delete horizon (F-92, F-95)."""
+    """Compaction took records out of a batch (F-92)."""
+    horizons: bool
+    """A batch has a delete horizon (F-95), or the bit of one."""
     odd: list[int]
     """Rows with header fields that contradict each other."""
     gaps: list[int] | None

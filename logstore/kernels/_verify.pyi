@@ -112,5 +112,6 @@ class SequenceWatch:
         Returns:
             Rows of the first batch of a producer that has only shown markers of its epoch
             before; and of each batch with another sequence than the one due its row, that
-            sequence, and the last offset of the batch before.
+            sequence, and the last offset of the batch before. Where the epoch fell, −1 stands for
+            the sequence, and the batch may be a marker.
         """

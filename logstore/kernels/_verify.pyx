@@ -161,7 +161,7 @@ cdef class Numbers:
 cdef class Survey:
     cdef Numbers odd, gaps, epochs, controls
     cdef int64_t records, min_timestamp, max_timestamp
-    cdef bint holes, ordered, producers, transactional
+    cdef bint holes, horizons, ordered, producers, transactional
 
     def __cinit__(self):
         self.odd, self.gaps, self.epochs, self.controls = (
@@ -169,8 +169,7 @@ cdef class Survey:
 
 
 cdef inline bint is_hole(Table t, int64_t i) noexcept nogil:
-    return (t.count[i] != ls_add64(ls_sub64(t.last[i], t.base[i]), 1)
-            or t.attributes[i] & DELETE_HORIZON)
+    return t.count[i] != ls_add64(ls_sub64(t.last[i], t.base[i]), 1)
 
 
 cdef inline bint is_odd(Table t, int64_t i) noexcept nogil:
@@ -187,12 +186,14 @@ cdef inline bint is_odd(Table t, int64_t i) noexcept nogil:
             or control and t.sequence[i] != -1):
         return True
     if t.producer[i] >= 0:
-        if t.producer_epoch[i] < 0 or t.sequence[i] < 0 and not control:
+        if (t.producer_epoch[i] < 0 or t.sequence[i] < 0 and not control
+                or control and not attributes & TRANSACTIONAL):
             return True
-    elif attributes & TRANSACTIONAL:
+    elif (attributes & TRANSACTIONAL or t.producer[i] != -1
+            or not -1 <= t.producer_epoch[i] <= 0 or not -1 <= t.sequence[i] <= 0):
         return True
-    return (t.max_timestamp[i] < t.base_timestamp[i] and not attributes & LOG_APPEND_TIME
-            and not is_hole(t, i))
+    return (t.max_timestamp[i] < t.base_timestamp[i]
+            and not attributes & (LOG_APPEND_TIME | DELETE_HORIZON) and not is_hole(t, i))
 
 
 cdef int survey(Table t, int64_t expected, int64_t segment_base, int64_t next_base,
@@ -224,6 +225,8 @@ cdef int survey(Table t, int64_t expected, int64_t segment_base, int64_t next_ba
         if t.magic[i] == 2:
             if unlikely(is_hole(t, i)):
                 s.holes = True
+            if unlikely(t.attributes[i] & DELETE_HORIZON):
+                s.horizons = True
             if t.producer[i] >= 0:
                 s.producers = True
             if t.attributes[i] & TRANSACTIONAL:
@@ -249,7 +252,7 @@ def survey_batches(columns, int64_t rows, int64_t expected, int64_t segment_base
     with nogil:
         survey(t, expected, segment_base, next_base, s)
     return BatchSurvey(
-        s.records, s.holes, s.odd.found(), s.gaps.found() if s.ordered else None,
+        s.records, s.holes, s.horizons, s.odd.found(), s.gaps.found() if s.ordered else None,
         s.epochs.found(), s.controls.found(), s.producers, s.transactional, s.min_timestamp,
         s.max_timestamp)
 
@@ -387,6 +390,7 @@ cdef enum:
     SEEN_MARKER = 1  # only: what was before it is not known
     SEEN_BATCH
     SEEN_NOTHING_DUE  # a batch without a sequence
+    EPOCH_FELL = -1  # in the place of the sequence that was due
 
 ctypedef struct Producer:
     int64_t id
@@ -472,6 +476,12 @@ cdef class SequenceWatch:
                 if control:
                     continue
                 firsts.add(i)
+            elif 0 <= epoch < known.epoch:
+                jumps.add(i)
+                jumps.add(EPOCH_FELL)
+                jumps.add(known.last_offset)
+                if control:
+                    continue
             elif control:
                 if known.epoch != epoch:
                     known.epoch = epoch

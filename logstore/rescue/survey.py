@@ -166,7 +166,7 @@ class Survey:
         """The batches of the table, whose checksums a scan has verified."""
         table = self._table
         survey = survey_batches(table.columns, table.count, -1, table.column(BASE)[0], -1)
-        self.has_holes = self.has_holes or survey.holes
+        self.has_holes = self.has_holes or survey.holes or survey.horizons
         bad = self._undecodable(view, survey.odd)
         breaks = set(survey.epochs)
         if min(table.column(MAGIC_COLUMN)) < MAGIC:

@@ -1,10 +1,14 @@
 from logstore.directory.errors import DataLossError as DataLossError
 from logstore.directory.errors import DuplicatePartitionError as DuplicatePartitionError
+from logstore.directory.errors import ExportRefusedError as ExportRefusedError
 from logstore.directory.errors import NotALogDirectoryError as NotALogDirectoryError
 from logstore.spark.batches import map_batches as map_batches
 from logstore.spark.executor_environment import package_archive as package_archive
 from logstore.spark.executor_environment import shipped as shipped
 from logstore.spark.executor_environment import workers as workers
+from logstore.spark.exporting import ExportReport as ExportReport
+from logstore.spark.exporting import export as export
+from logstore.spark.exporting import exported as exported
 from logstore.spark.sessions import register as register
 from logstore.spark.sessions import session as session
 from logstore.spark.sessions import settings as settings

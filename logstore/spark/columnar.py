@@ -1,6 +1,7 @@
 """The Python side of the columnar source, which runs in the JVM (docs/spark.md).
 
-A request names an operation and carries all that it needs; no state is kept between requests.
+A request names an operation and carries all that it needs; no state is kept between requests. That
+of a stream is a conversation, which lasts as long as the query or until the first error.
 ``java/logstore/Request.java`` and ``Worker.java`` are the JVM's side of the format: big-endian
 int32 numbers, and texts and bytes after their length.
 """
@@ -10,11 +11,10 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import repeat
+from itertools import chain, groupby, repeat
 from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
@@ -34,11 +34,13 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from logstore.common.errors import LogstoreError
 from logstore.directory.columns import SplitColumns
-from logstore.directory.split_reader import Checks, count_splits, read_splits
+from logstore.directory.rows import Extreme, RowSummary
+from logstore.directory.split_reader import Checks, count_splits, read_splits, summarize_splits
 from logstore.directory.splits import ReadSettings, Split
 from logstore.directory.transactions import MarkerCheck
 from logstore.spark.columns import ddl
@@ -46,11 +48,13 @@ from logstore.spark.data_source import BatchReader, arrow_schema, read_options
 from logstore.spark.filters import Microseconds, PushedFilters
 from logstore.spark.native_plan import native_plan
 from logstore.spark.options import Options, chosen_columns
-from logstore.spark.planning import ReadTask
+from logstore.spark.planning import ReadTask, TopOffsets
+from logstore.spark.stream.stream import LogstoreStreamReader, stream_reader
 
 _INT = struct.Struct(">i")
 _SIZE_MAX = 1 << 30
 _NO_LIMIT = -1
+_ANY_ORDER, _HIGHEST = "ANY", "HIGHEST_OFFSETS"
 
 
 class AnswerKind(IntEnum):
@@ -70,14 +74,16 @@ class AnswerKind(IntEnum):
 class TaskReader:
     """The reader of each task of a query.
 
-    The last ``counts`` columns of ``schema`` are numbers of rows, for each value of the columns
-    before them. A task gives at most ``limit`` rows; −1 means no limit.
+    The last columns of ``schema`` are ``aggregates``, if there are any, for each value of the
+    columns before them. A task gives at most ``limit`` rows, or so many ``of_each_log``; −1 means
+    no limit.
     """
 
     settings: ReadSettings
     schema: pa.Schema
-    counts: int
+    aggregates: tuple[str, ...]
     limit: int
+    of_each_log: bool
 
 
 # ---- messages ----------------------------------------------------------------------------------
@@ -114,6 +120,9 @@ class Wire:
 
     def schema(self) -> StructType:
         return StructType.fromJson(json.loads(self.text()))
+
+    def json(self) -> Any:
+        return json.loads(self.text())
 
     def filters(self) -> list[Filter | None]:
         """The filters; ``None`` for one that cannot be evaluated here."""
@@ -181,7 +190,7 @@ def _exact_filters(wire: Wire) -> None:
     Answers for each filter whether it then holds for every row.
     """
     options, schema, wanted = wire.options(), wire.schema(), wire.filters()
-    reader = BatchReader(read_options(options), schema)
+    reader = BatchReader(read_options(options, note=False), schema)
     exact = [_push(reader.filters, condition) for condition in wanted]
     wire.put(AnswerKind.END, *map(int, exact))
 
@@ -193,17 +202,31 @@ def _plan(wire: Wire) -> None:
     to read it itself.
     """
     options, schema, required = wire.options(), wire.schema(), wire.schema()
-    counts, limit, wanted = wire.number(), wire.number(), wire.filters()
-    in_jvm = bool(wire.number()) and not counts
+    aggregates, limit, order, wanted = wire.texts(), wire.number(), wire.text(), wire.filters()
+    in_jvm = bool(wire.number()) and not aggregates
     reader = BatchReader(read_options(options), schema)
     for condition in wanted:
         _push(reader.filters, condition)
+    if order != _ANY_ORDER:
+        reader.top = TopOffsets(limit, order == _HIGHEST)
     tasks = reader.partitions()
-    task_reader = TaskReader(reader.settings(), arrow_schema(required), counts, limit)
-    wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks))
+    task_reader = TaskReader(
+        reader.settings(),
+        arrow_schema(required),
+        tuple(aggregates),
+        _NO_LIMIT if order == _HIGHEST else limit,  # rows come in the order of the log
+        order != _ANY_ORDER,
+    )
+    in_jvm = in_jvm and not (task_reader.of_each_log and task_reader.limit != _NO_LIMIT)
+    wire.put(AnswerKind.END, pickle.dumps(task_reader), *_tasks(tasks, task_reader, in_jvm))
+
+
+def _tasks(tasks: list[ReadTask], reader: TaskReader, in_jvm: bool) -> Iterator[int | bytes | str]:
+    """Their number; and each of them, pickled, with what the JVM needs to read it itself."""
+    yield len(tasks)
     for task in tasks:
-        plan = native_plan(task, task_reader.settings, limit) if in_jvm else ""
-        wire.put(pickle.dumps(task), plan)
+        yield pickle.dumps(task)
+        yield native_plan(task, reader.settings, reader.limit) if in_jvm else ""
 
 
 def _push(filters: PushedFilters, condition: Filter | None) -> bool:
@@ -240,23 +263,36 @@ def _rest(
 
 
 def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
-    batches: Iterator[pa.RecordBatch]
-    if reader.counts:
-        batches = iter([counted(reader, task)])
-    else:
-        batches = read_splits(task.splits, reader.settings, reader.schema, checks)
     # Never closed: the end of the stream is our own message.
     stream = pa.ipc.new_stream(wire.sink, reader.schema)
-    for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
+    for batch in _batches(reader, task, checks):
         wire.put(AnswerKind.BATCH)
-        stream.write_batch(batch.slice(0, rows))
+        stream.write_batch(batch)
         wire.sink.flush()  # the JVM works on while the next one is made
 
 
+def _batches(reader: TaskReader, task: ReadTask, checks: Checks) -> Iterator[pa.RecordBatch]:
+    if reader.aggregates:
+        yield aggregated(reader, task)
+        return
+    for splits in _limited_together(reader, task):
+        batches = read_splits(splits, reader.settings, reader.schema, checks)
+        for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
+            yield batch.slice(0, rows)
+
+
 def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask, checks: Checks) -> None:
-    counts = (count for _, count in count_splits(task.splits, reader.settings, checks))
-    for _, rows in _up_to(reader.limit, counts, lambda count: count):
-        wire.put(AnswerKind.ROWS, rows)
+    for splits in _limited_together(reader, task):
+        counts = (count for _, count in count_splits(splits, reader.settings, checks))
+        for _, rows in _up_to(reader.limit, counts, lambda count: count):
+            wire.put(AnswerKind.ROWS, rows)
+
+
+def _limited_together(reader: TaskReader, task: ReadTask) -> Iterable[Iterable[Split]]:
+    """The splits for which the limit is one."""
+    if reader.of_each_log:
+        return (splits for _, splits in groupby(task.splits, lambda split: split.uri))
+    return [task.splits]
 
 
 def _up_to(
@@ -273,21 +309,35 @@ def _up_to(
             return
 
 
-def counted(reader: TaskReader, task: ReadTask) -> pa.RecordBatch:
-    """A row of counts for each value of the columns before them.
+_AGGREGATES: Mapping[str, Extreme | None] = {
+    "count(*)": None,
+    "min(offset)": Extreme("offset", min),
+    "max(offset)": Extreme("offset", max),
+    "min(timestamp)": Extreme("timestamp", min),
+    "max(timestamp)": Extreme("timestamp", max),
+}
+"""By Spark's names. ``None`` is the number of rows."""
 
-    Without such columns there is one row.
+
+def aggregated(reader: TaskReader, task: ReadTask) -> pa.RecordBatch:
+    """A row of aggregates for each value of the columns before them.
+
+    Without such columns there is one row. An extreme of no row is null.
     """
-    groups = [reader.schema.field(i) for i in range(len(reader.schema) - reader.counts)]
-    found: dict[tuple[Any, ...], int] = defaultdict(int)
+    wanted = [_AGGREGATES[name] for name in reader.aggregates]
+    extremes = tuple({each: None for each in wanted if each is not None})
+    groups = [reader.schema.field(i) for i in range(len(reader.schema) - len(wanted))]
+    found: dict[tuple[Any, ...], RowSummary] = {}
     if not groups:
-        found[()] = 0
-    for split, count in count_splits(task.splits, reader.settings):
-        if count:
-            found[_values(groups, split)] += count
+        found[()] = RowSummary()
+    for split, summary in summarize_splits(task.splits, reader.settings, extremes):
+        if summary.rows:
+            found.setdefault(_values(groups, split), RowSummary()).add(summary)
     keys = zip(*found, strict=True) if groups and found else repeat((), len(groups))
     arrays = [pa.array(values, group.type) for values, group in zip(keys, groups, strict=False)]
-    arrays += [pa.array(found.values(), pa.int64())] * reader.counts
+    for field, each in zip(list(reader.schema)[len(groups) :], wanted, strict=True):
+        values = [one.rows if each is None else one.extremes.get(each) for one in found.values()]
+        arrays.append(pa.array(values, pa.int64()).cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=reader.schema)
 
 
@@ -296,11 +346,67 @@ def _values(groups: list[pa.Field], split: Split) -> tuple[Any, ...]:
     return tuple(columns.rows(group, 1)[0].as_py() for group in groups)
 
 
+# ---- streams -----------------------------------------------------------------------------------
+
+
+def _stream(wire: Wire) -> None:
+    """Options and the schema; a ``TaskReader``, pickled, and ``maxOffsetsPerTrigger`` or "".
+
+    Questions follow, which share what the reader knows of the logs. The JVM ends it by closing the
+    connection.
+    """
+    reader = stream_reader(wire.options(), wire.schema())
+    limit = reader.getDefaultReadLimit()
+    most = str(limit.max_rows) if isinstance(limit, ReadMaxRows) else ""
+    wire.put(AnswerKind.END, pickle.dumps(_of_stream(reader)), most)
+    while True:
+        wire.sink.flush()
+        answer = _QUESTIONS[wire.text()](wire, reader)
+        wire.put(AnswerKind.END, *answer)
+
+
+def _of_stream(reader: LogstoreStreamReader) -> TaskReader:
+    return TaskReader(reader.settings, reader.schema, (), _NO_LIMIT, False)
+
+
+def _next(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
+    """Where the last micro-batch ended, and a limit or ""; the next end, and those of the logs."""
+    start, most = wire.json(), wire.text()
+    end = reader.latestOffset(start, ReadMaxRows(int(most)) if most else ReadAllAvailable())
+    return [json.dumps(end), json.dumps(reader.reportLatestOffset())]
+
+
+def _available_now(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
+    reader.prepareForTriggerAvailableNow()
+    return []
+
+
+def _micro_batch(wire: Wire, reader: LogstoreStreamReader) -> Iterator[int | bytes | str]:
+    """Where it starts and ends, and whether the JVM can read; tasks as those of ``plan``."""
+    tasks = reader.partitions(wire.json(), wire.json())
+    return _tasks(tasks, _of_stream(reader), bool(wire.number()))
+
+
+def _behind(wire: Wire, reader: LogstoreStreamReader) -> list[int | str]:
+    """Where the last micro-batch ended; names and values."""
+    found = reader.behind_latest(wire.json())
+    return [len(found), *chain.from_iterable(found.items())]
+
+
+_QUESTIONS: Mapping[str, Callable[[Wire, LogstoreStreamReader], Iterable[Any]]] = {
+    "initial": lambda _, reader: [json.dumps(reader.initialOffset())],
+    "next": _next,
+    "available now": _available_now,
+    "plan": _micro_batch,
+    "behind": _behind,
+}
+
 _OPERATIONS: Mapping[str, Callable[[Wire], None]] = {
     "schema": _schema,
     "filters": _exact_filters,
     "plan": _plan,
     "read": _read,
+    "stream": _stream,
 }
 
 
@@ -354,4 +460,4 @@ def _filter(name: str, arguments: list[Expression]) -> Filter | None:
     return None
 
 
-__all__ = ["AnswerKind", "TaskReader", "counted", "serve"]
+__all__ = ["AnswerKind", "TaskReader", "aggregated", "serve"]

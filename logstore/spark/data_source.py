@@ -16,11 +16,10 @@ from logstore.directory.listing import until
 from logstore.directory.planning import OffsetRange
 from logstore.directory.positions import offset_for_timestamp
 from logstore.directory.split_reader import read_splits
-from logstore.directory.splits import ReadSettings
 from logstore.spark.columns import check_schema, ddl
 from logstore.spark.filters import PushedFilters
 from logstore.spark.options import Options, SourceOptions, chosen_columns
-from logstore.spark.planning import ReadTask, plan_tasks, resolve_all
+from logstore.spark.planning import ReadTask, TopOffsets, narrowed, plan_tasks, resolve_all
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -61,14 +60,16 @@ class PythonDataSource(LogstoreDataSource):
         return "logstore-python"
 
 
-def read_options(given: Mapping[str, str]) -> SourceOptions:
+def read_options(given: Mapping[str, str], *, note: bool = True) -> SourceOptions:
     """
+    Args:
+        note: see ``Options.refuse_unknown``; a query has one note.
     Raises:
         ConfigError: an unknown option or an invalid value.
     """
     options = Options(given)
     parsed = SourceOptions.parse(options)
-    options.refuse_unknown()
+    options.refuse_unknown(note=note)
     return parsed
 
 
@@ -78,13 +79,17 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class BatchReader(DataSourceReader):
-    """The reader of one query. Spark sends it to every task, so it holds no plan."""
+    """The reader of one query. Spark sends it to every task, so it holds no plan.
+
+    With ``top`` a query wants no rows but those.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(options.granularity, schema)
         self.options = options
         self.filters = PushedFilters(options.granularity)
         self.schema = arrow_schema(schema)
+        self.top: TopOffsets | None = None
 
     @property
     def pushFilters(self) -> _OptionalPushDown:
@@ -102,12 +107,16 @@ class BatchReader(DataSourceReader):
             return None
 
     def _plan(self) -> list[ReadTask]:
-        filters = self.filters
+        filters, times = self.filters, self.filters.times
         ranges = [
             replace(wanted, start=max(wanted.start, filters.from_offset), end=self._end(wanted))
             for wanted in self._ranges()
             if filters.takes(broker=wanted.layout.broker)
         ]
+        if times is not None and times[0] >= times[1]:
+            return []
+        if self.top is not None:
+            ranges = narrowed(ranges, self.top, self.settings())
         return plan_tasks(ranges, self.options, filters.start_timestamp)
 
     def _end(self, wanted: OffsetRange) -> int:
@@ -135,10 +144,10 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, ReadTask)
         return read_splits(partition.splits, self.settings(), self.schema)
 
-    def settings(self) -> ReadSettings:
+    def settings(self) -> SourceOptions:
         """Return the settings to read tasks that were planned with the filters of this query."""
-        times = self.filters.start_timestamp, self.filters.end_timestamp
-        return replace(self.options, start_timestamp=times[0], end_timestamp=times[1])
+        start, end = self.filters.times or (None, None)
+        return replace(self.options, start_timestamp=start, end_timestamp=end)
 
 
 class _OptionalPushDown:

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from logstore.directory.columns import TIMESTAMP_MAX, TIMESTAMP_MIN
 from logstore.format.reader import MAX_OFFSET
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,8 +50,9 @@ _NAMES = ("topic", "partition", "broker")
 class PushedFilters:
     """The part of the logs that the filters of a query leave to read.
 
-    Offsets are exactly in ``[from_offset, end_offset)``. Times are in ``[start_timestamp,
-    end_timestamp)``, in ms; rows outside may come, and Spark filters them. ``None`` means no bound.
+    Offsets are exactly in ``[from_offset, end_offset)``, and times in ``[start_timestamp,
+    end_timestamp)``, in ms; ``None`` means no bound. With ``no_null_time`` a record whose time is
+    null in Spark is not wanted either: no comparison holds for null.
     """
 
     granularity: str = "record"
@@ -58,6 +60,7 @@ class PushedFilters:
     end_offset: int = MAX_OFFSET
     start_timestamp: int | None = None
     end_timestamp: int | None = None
+    no_null_time: bool = False
     _on_names: list[Filter] = field(default_factory=list)
 
     def takes(self, **names: str | int) -> bool:
@@ -89,9 +92,7 @@ class PushedFilters:
             return False
         if column == "offset":
             return self._take_offset(condition)
-        if column == "timestamp":
-            self._take_timestamp(condition)
-        return False
+        return column == "timestamp" and self._take_timestamp(condition)
 
     def _take_offset(self, condition: Filter) -> bool:
         if isinstance(condition, IsNotNull):
@@ -106,10 +107,13 @@ class PushedFilters:
             self.end_offset = min(self.end_offset, max(high, 0))
         return not isinstance(condition, In)  # a range holds more than the offsets of a list
 
-    def _take_timestamp(self, condition: Filter) -> None:
-        bounds = _range(condition, _milliseconds)
-        if bounds is None:
-            return
+    def _take_timestamp(self, condition: Filter) -> bool:
+        bounds: tuple[int | None, int | None] = None, None
+        if not isinstance(condition, IsNotNull):
+            found = _range(condition, _milliseconds)
+            if found is None:
+                return False
+            bounds = found
         low, high = bounds
         if low is not None:
             known = self.start_timestamp
@@ -117,6 +121,19 @@ class PushedFilters:
         if high is not None:
             known = self.end_timestamp
             self.end_timestamp = high if known is None else min(known, high)
+        self.no_null_time = True
+        return not isinstance(condition, In)
+
+    @property
+    def times(self) -> tuple[int, int] | None:
+        """The times ``[start, end)`` that are wanted, in ms; ``None`` for all, and null."""
+        if not self.no_null_time:
+            return None
+        start, end = self.start_timestamp, self.end_timestamp
+        return (
+            TIMESTAMP_MIN if start is None else max(start, TIMESTAMP_MIN),
+            TIMESTAMP_MAX + 1 if end is None else end,  # no value of Spark's is above
+        )
 
 
 def _column(condition: Filter) -> str:
@@ -190,7 +207,7 @@ def _range(
     if value is None:
         return None
     floor, is_whole = value
-    ceiling = floor if is_whole else floor + 1
+    ceiling = floor if is_whole else floor + 1  # above ``floor`` no whole number equals the value
     match condition:
         case GreaterThan():
             return floor + 1, None
@@ -200,4 +217,4 @@ def _range(
             return None, ceiling
         case LessThanOrEqual():
             return None, floor + 1
-    return floor, floor + 1
+    return ceiling, floor + 1

@@ -23,8 +23,8 @@ def native_plan(task: ReadTask, settings: ReadSettings, limit: int) -> str:
     start, end = settings.start_timestamp, settings.end_timestamp
     plan = {
         "settings": {
-            "start": _TIME_MIN if start is None else start,
-            "end": _TIME_MAX if end is None else end,
+            "start": _TIME_MIN if start is None else max(start, _TIME_MIN),
+            "end": _TIME_MAX if end is None else min(end, _TIME_MAX),
             "include_control": settings.include_control,
             "check_crcs": settings.check_crcs,
             "read_committed": settings.read_committed,

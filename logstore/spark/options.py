@@ -24,19 +24,20 @@ EARLIEST = -2
 LATEST = -1
 """Special offsets, in JSON as in Kafka's ListOffsets."""
 
-_UNUSED = frozenset(
-    (
-        "fetchoffset.numretries",
-        "fetchoffset.retryintervalms",
-        "groupidprefix",
-        "kafkaconsumer.polltimeoutms",
-        "maxoffsetspertrigger",
-        "minoffsetspertrigger",
-        "maxtriggerdelay",
+_OF_KAFKA = frozenset(
+    name.lower()
+    for name in (
+        *("assign", "subscribe", "subscribePattern", "includeHeaders", "failOnDataLoss"),
+        *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+        *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+        *("startingOffsetsByTimestampStrategy", "minPartitions", "maxRecordsPerPartition"),
+        *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+        *("kafkaConsumer.pollTimeoutMs", "pollTimeoutMs", "groupIdPrefix"),
+        *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     )
 )
-"""Options of Spark's Kafka source about how it asks brokers, beside ``kafka.…``; and those of a
-stream, which a batch ignores there, too."""
+"""Options of Spark's Kafka source, beside ``kafka.…``. Like it, a batch, a stream and the writer
+ignore those that only the others know."""
 
 logger = get_logger(__name__)
 
@@ -49,6 +50,8 @@ INTERNAL_TOPICS = frozenset(
 """Read only when named, as a consumer with a pattern leaves them out (exclude.internal.topics)."""
 
 _SIZE = re.compile(r"([0-9]+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
+_NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -175,6 +178,13 @@ class Options:
             raise ConfigError(f"option {name}: {value} bytes are outside {least} to {most}")
         return value
 
+    def duration_ns(self, name: str, default: str) -> int:
+        text = self.text(name, default).strip().lower()
+        match = _DURATION.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"option {name}: {text!r} is no duration, such as 500ms, 30s or 15m")
+        return int(match[1]) * _NANOSECONDS[match[2]]
+
     def words(self, name: str) -> tuple[str, ...]:
         return tuple(word for part in self.text(name).split(",") if (word := part.strip()))
 
@@ -192,18 +202,21 @@ class Options:
         if len(given) > 1:
             raise ConfigError(f"options {' and '.join(given)} exclude each other")
 
-    def refuse_unknown(self) -> None:
-        """
+    def refuse_unknown(self, *, note: bool = True) -> None:
+        """Refuse options that no getter has read. Ignore those of Spark's Kafka source.
+
+        Args:
+            note: name those that are ignored in the log.
         Raises:
-            ConfigError: an option that no getter has read. Lists the options that exist.
+            ConfigError: lists the options that exist.
         """
         left = sorted(set(self._given) - set(self._known))
-        of_kafka = [n for n in left if n.startswith("kafka.") or n in _UNUSED]
-        if of_kafka:
-            logger.info("as no broker is asked, these are not used: %s", ", ".join(of_kafka))
+        ignored = [name for name in left if name.startswith("kafka.") or name in _OF_KAFKA]
         for name in left:
-            if name not in of_kafka:
+            if name not in ignored:
                 raise unknown("option", name, self._known.values())
+        if ignored and note:
+            logger.warning("options for Kafka that are ignored here: %s", ", ".join(ignored))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +253,8 @@ class SourceOptions(ReadSettings):
         starting = _limit(options, "starting", LATEST if streaming else EARLIEST)
         if not streaming and starting.offset == LATEST:
             raise ConfigError("startingOffsets: latest is for streaming; a batch would be empty")
+        if streaming:
+            _refuse_ends(options)
         ending = OffsetRangeLimit(LATEST) if streaming else _limit(options, "ending", LATEST)
         return cls(
             paths=_paths(options),
@@ -378,6 +393,12 @@ def _limit(options: Options, name: str, default: int) -> OffsetRangeLimit:
     if timestamps:
         return OffsetRangeLimit(timestamps=timestamps)
     return OffsetRangeLimit(offset, offsets)
+
+
+def _refuse_ends(options: Options) -> None:
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        if options.has(name):
+            raise ConfigError(f"{name} is for batch queries: a stream has no end")
 
 
 def _by_partition(value: Any) -> dict[TopicAndPartition, int]:

@@ -8,16 +8,23 @@ from dataclasses import dataclass, replace
 from pyspark.sql.datasource import InputPartition
 
 from checkpoints.loggers import get_logger
-from logstore.common.errors import ConfigError
+from logstore.common.errors import ConfigError, CorruptDataError
 from logstore.common.parallel import at_once
 from logstore.directory.errors import DataLossError
 from logstore.directory.listing import PartitionLayout
 from logstore.directory.planning import OffsetRange, pack, plan_splits
 from logstore.directory.positions import offset_for_timestamp, readable_end, with_rolls
 from logstore.directory.segment_index import log_end_offset
+from logstore.directory.split_reader import count_splits
 from logstore.directory.splits import Split
 from logstore.directory.transactions import aborted_transactions
 from logstore.spark.options import EARLIEST, LATEST, SourceOptions
+
+_TOP_MAX = 100_000
+_TOP_LOGS = 4
+_TOP_WIDER = (1, 8, 64)
+_TOP_OFFSETS = 500_000
+"""How far the planner looks for the rows of ``TopOffsets``: it is alone, and the tasks are many."""
 
 logger = get_logger(__name__)
 
@@ -27,6 +34,14 @@ class ReadTask(InputPartition):
     """The work of one task: a part of a segment, or several small segments."""
 
     splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopOffsets:
+    """The ``count`` rows with the lowest offsets, or with the ``highest``, of all partitions."""
+
+    count: int
+    highest: bool
 
 
 def resolve_all(layouts: Iterable[PartitionLayout], options: SourceOptions) -> list[OffsetRange]:
@@ -113,6 +128,74 @@ def _checked(layout: PartitionLayout, options: SourceOptions, offset: int) -> in
         raise loss
     logger.warning("%s", loss)
     return max(start, min(offset, end))
+
+
+def narrowed(
+    ranges: Sequence[OffsetRange], top: TopOffsets, options: SourceOptions
+) -> list[OffsetRange]:
+    """Leave out offsets that the ``top`` rows do not have.
+
+    If one log has that many rows in a range of offsets, those beyond it are not among them. Such a
+    range is looked for where the offsets of the logs begin, or end. Where it is not found soon, or
+    cannot be read, nothing is left out: the tasks read all, and say what is wrong.
+
+    Raises:
+        ListingOutdatedError: a segment has changed since it was listed.
+        OSError: the medium refused.
+    """
+    if not 0 < top.count <= _TOP_MAX or options.drop_malformed:
+        return list(ranges)
+    options = replace(options, fail_on_data_loss=True)  # so that it is told once, by a task
+    try:
+        known = at_once(_existing, ranges)
+    except CorruptDataError:
+        return list(ranges)
+    sign = -1 if top.highest else 1
+    bound: int | None = None
+    for log in sorted(known, key=lambda each: sign * _outer(each, top))[:_TOP_LOGS]:
+        found = _inner_bound(log, top, bound, options)
+        bound = bound if found is None else found
+    if bound is None:
+        return list(ranges)
+    pairs = zip(ranges, known, strict=True)
+    if top.highest:
+        return [replace(r, start=max(r.start, bound)) for r, real in pairs if real.end > bound]
+    return [replace(r, end=min(r.end, bound)) for r, real in pairs if real.start < bound]
+
+
+def _existing(wanted: OffsetRange) -> OffsetRange:
+    start = max(wanted.start, wanted.layout.log_start_offset)
+    return replace(wanted, start=start, end=min(wanted.end, log_end_offset(wanted.layout)))
+
+
+def _outer(log: OffsetRange, top: TopOffsets) -> int:
+    return log.end if top.highest else log.start
+
+
+def _inner_bound(
+    log: OffsetRange, top: TopOffsets, bound: int | None, options: SourceOptions
+) -> int | None:
+    """The other end of a range with enough rows; ``None`` if it is not better than ``bound``."""
+    for width in (top.count * wider for wider in _TOP_WIDER):
+        if top.highest:
+            part = replace(log, start=max(log.start, log.end - width))
+            inner, is_better = part.start, bound is None or part.start > bound
+        else:
+            part = replace(log, end=min(log.end, log.start + width))
+            inner, is_better = part.end, bound is None or part.end < bound
+        too_far = width > max(top.count, _TOP_OFFSETS)
+        if part.start >= part.end or not is_better or too_far:
+            return None
+        try:
+            splits = plan_splits([part], options.split_bytes, options.start_timestamp)
+            rows = sum(count for _, count in count_splits(splits, options))
+        except (CorruptDataError, DataLossError):
+            return None
+        if rows >= top.count:
+            return inner
+        if part == log:
+            return None
+    return None
 
 
 def plan_tasks(

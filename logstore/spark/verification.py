@@ -109,7 +109,8 @@ def verify_on_spark(
     for replicas in replica_sets:
         replicas.prepare(plan.report)
         for check in replicas.checks:
-            for job, size in zip(check.jobs, check.sizes, strict=True):
+            sizes = [*check.sizes, *check.replacements.sizes]
+            for job, size in zip(check.all_jobs, sizes, strict=True):
                 work.append(_Work(len(work), check.uri, absolute(job.directory), job, size))
         ends.append(len(work))
     packed = _run(context, work, plan.options, progress)
@@ -140,7 +141,7 @@ def _run(
             yield item.number, zlib.compress(pickle.dumps(outcome), 1)
 
     total = sum(item.size for item in work)
-    with _watched(lambda: min(done.value, total), total, progress):
+    with watched(lambda: min(done.value, total), total, progress):
         return dict(context.parallelize(tasks, len(tasks)).mapPartitions(check).collect())
 
 
@@ -179,8 +180,8 @@ def _pack(work: Sequence[_Work], cores: int) -> list[list[_Work]]:
 
 
 @contextmanager
-def _watched(done: Callable[[], int], total: int, progress: Progress | None) -> Iterator[None]:
-    """Report progress while the job runs. Tasks report their bytes as they end."""
+def watched(done: Callable[[], int], total: int, progress: Progress | None) -> Iterator[None]:
+    """Report progress while a job runs, on a thread of its own, and once more when it is done."""
     if progress is None:
         yield
         return
@@ -190,7 +191,7 @@ def _watched(done: Callable[[], int], total: int, progress: Progress | None) -> 
         while not ended.wait(_PROGRESS_SECONDS):
             progress(done(), total)
 
-    thread = Thread(target=watch, name="logstore-verify-progress", daemon=True)
+    thread = Thread(target=watch, name="logstore-progress", daemon=True)
     thread.start()
     try:
         yield
@@ -265,4 +266,4 @@ def _column(rows: Iterable[Any], name: str, field: pa.Field) -> list[Any]:
     return [None if value == UNKNOWN else value * scale for value in values]
 
 
-__all__ = ["Verification", "verify_on_spark"]
+__all__ = ["Verification", "verify_on_spark", "watched"]

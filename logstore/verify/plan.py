@@ -7,6 +7,7 @@ The files of a partition are read when its turn comes, because a running broker 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -82,14 +83,21 @@ class VerifyPlan:
         """
         clusters = (check.facts.cluster_id for check in self.checks)
         first_cluster = next(filter(None, clusters), "")
+        known: Counter[tuple[str, str]] = Counter()
+        for check in self.checks:
+            if tp := partition_of(check.directory):
+                key = check.facts.cluster_id or first_cluster, tp.topic
+                known[key] = max(known[key], tp.partition + 1)
         topic_ids = TopicIds()
         sets: dict[object, ReplicaSet] = {}
         for number, check in enumerate(self.checks):
             cluster = check.facts.cluster_id or first_cluster
             tp = partition_of(check.directory)
+            if tp:
+                check.partitions = known[cluster, tp.topic]
             whole = check.only < 0 and not check.directory.endswith(filenames.FUTURE_DIR_SUFFIX)
-            key = (cluster, tp) if tp and whole else number
-            found = sets.setdefault(key, ReplicaSet(cluster, self.options, topic_ids))
+            own = (cluster, tp) if tp and whole else number
+            found = sets.setdefault(own, ReplicaSet(cluster, self.options, topic_ids))
             found.checks.append(check)
             if tp and cluster != first_cluster and (first_cluster, tp) in sets:
                 self._note_cluster(os.path.dirname(check.directory), cluster, first_cluster)

@@ -74,7 +74,7 @@ def verify(
             futures = [
                 pool.submit(run_job, check.storage, job, plan.options, advance)
                 for check in replicas.checks
-                for job in check.jobs
+                for job in check.all_jobs
             ]
             pending.append((replicas, futures))
             drain(_OUTSTANDING_MAX)

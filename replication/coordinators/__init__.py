@@ -5,4 +5,4 @@ Shards are pure state machines; ``runtime`` and ``coordinator`` alone know the b
 ``replication.protocol``; a shard must not wait, look at a clock or touch a log.
 """
 
-__all__ = ["coordinator", "effects", "groups", "runtime", "transactions"]
+__all__ = ["coordinator", "effects", "groups", "runtime", "transactions", "verification"]

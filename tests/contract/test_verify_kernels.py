@@ -108,6 +108,7 @@ def test_a_survey_points_at_what_the_rules_tell_of(seed: int, expected: int) -> 
     headers = table.headers()
     assert survey.odd == [n for n, row in enumerate(headers) if any(check_header(row))]
     assert survey.holes == any(row.has_hole for row in headers)
+    assert survey.horizons == any(row.has_horizon for row in headers)
     assert survey.records == sum(row.record_count for row in headers if row.record_count > 0)
     assert survey.controls == [n for n, row in enumerate(headers) if row.is_control]
     assert survey.producers == any(row.producer_id >= 0 for row in headers)

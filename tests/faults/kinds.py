@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.faults import batches, checkpoint_files, histories, indexes, replicas  # noqa: F401
+from tests.faults import (  # noqa: F401
+    batches,
+    checkpoint_files,
+    coordinators,
+    headers,
+    histories,
+    indexes,
+    leftovers,
+    replicas,
+    small_files,
+    snapshots,
+)
 from tests.faults.planter import ALONE, KINDS
 
 COMPARED = [name for name in KINDS if name not in ALONE]

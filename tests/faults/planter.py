@@ -75,6 +75,12 @@ def kind(*, compared: bool = False) -> Callable[[Kind], Kind]:
     return register
 
 
+def register(name: str, plant: Kind) -> None:
+    """Register a kind that a row of a table makes."""
+    plant.__name__ = name
+    kind()(plant)
+
+
 def fault(
     where: Replica,
     told: str,

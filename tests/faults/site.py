@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from checkpoints.offset_checkpoint import (
     RECOVERY_POINT,
     OffsetCheckpoint,
 )
+from checkpoints.partition_metadata import PARTITION_METADATA, topic_id_to_text
 from checkpoints.types import TopicPartition
 from logstore.common.errors import InvalidTopicError
 from logstore.format import filenames
@@ -247,8 +249,8 @@ def flipped(rng: random.Random, data: bytes, start: int, end: int) -> tuple[byte
 def copied(paths: Sequence[str], target: str, rename: Callable[[str], str] = str) -> list[str]:
     """Copies of log directories below ``target``, of hard links; ``rename`` names their topics.
 
-    Checkpoints name topics too, so those are written anew. The controller's own log stays behind:
-    it has one name only.
+    Checkpoints name topics too, so those are written anew, and another topic has another id. The
+    controller's own log stays behind: it has one name only.
     """
     out = []
     for number, path in enumerate(paths, 1):
@@ -261,6 +263,11 @@ def copied(paths: Sequence[str], target: str, rename: Callable[[str], str] = str
             os.makedirs(into)
             for name in names:
                 os.link(os.path.join(folder, name), os.path.join(into, name))
+            topic_id = os.path.join(into, PARTITION_METADATA)
+            topic = _renamed(relative, rename).rpartition("-")[0]
+            if os.path.exists(topic_id) and topic != relative.rpartition("-")[0]:
+                text = topic_id_to_text(uuid.uuid5(uuid.NAMESPACE_DNS, topic))
+                replace(LocalStorage(), topic_id, f"version: 0\ntopic_id: {text}".encode())
         log_dir = LogDir(LocalStorage(), copy)
         for name in (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER):
             if os.path.exists(log_dir.file(name)):

@@ -18,14 +18,14 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.pages.running import check_types, run
-from tests.pages.snippets import EXTRAS, PROGRAMS, ROOT, Script, scripts
+from tests.pages.snippets import EXTRAS, JARS, PROGRAMS, ROOT, Script, scripts
 
 
 def environments() -> dict[frozenset[str], list[Script]]:
     found: dict[frozenset[str], list[Script]] = defaultdict(list)
     for script in scripts():
         if not script.why_not:
-            found[frozenset(script.needs - PROGRAMS)].append(script)
+            found[frozenset(script.needs - PROGRAMS - JARS.keys())].append(script)
     return dict(sorted(found.items(), key=lambda each: (len(each[0]), sorted(each[0]))))
 
 

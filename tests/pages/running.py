@@ -12,16 +12,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.pages.snippets import ROOT, Script, own_network
+from tests.pages.snippets import JARS, ROOT, Script, jar, own_network
 
 HERE = Path(__file__).resolve().parent
 # A JVM lives for seconds here, so the second compiler never pays; no port is opened to look at.
 SPARK = {
     "SPARK_LOCAL_IP": "127.0.0.1",
     "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
-    "pyspark-shell",
 }
+SUBMIT = "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2"
 LIMIT_S = 120
 """For one script; a first start of Spark takes 20."""
 START_S = 60
@@ -36,11 +35,15 @@ def run(
     Raises:
         AssertionError: one of them failed, took too long, or said something else than its page.
     """
+    scripts = list(scripts)
+    jars = [jar(name) for name in JARS if any(name in script.names for script in scripts)]
     listed, values = directory / "scripts.json", [script.to_json() for script in scripts]
     listed.write_text(json.dumps(values))
     environment = {
         **os.environ,
         **SPARK,
+        # Not spark.jars, which a session sets.
+        "PYSPARK_SUBMIT_ARGS": " ".join([SUBMIT, *_class_path(jars), "pyspark-shell"]),
         "PATH": f"{os.path.dirname(python)}:{os.environ['PATH']}",
         "PYTHONPATH": f"{path}:{HERE}" if path else str(HERE),
         "COLUMNS": "100",
@@ -65,6 +68,10 @@ def run(
                 with suppress(ProcessLookupError):
                     os.killpg(player.pid, signal.SIGKILL)
         assert player.returncode == 0, f"the {turn} time:\n{said.read_text()[-8000:]}"
+
+
+def _class_path(jars: list[str]) -> list[str]:
+    return [f"--conf spark.driver.extraClassPath={os.pathsep.join(jars)}"] if jars else []
 
 
 def check_types(scripts: Iterable[Script], directory: Path) -> int:

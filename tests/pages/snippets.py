@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.clients.toolchain import SuiteUnavailable, java_classpath
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -21,6 +23,8 @@ FOR_WORK_ON_IT = re.compile(r"bench|build|dev|docs|test.*")
 EXTRAS = {name for name in PROJECT["optional-dependencies"] if not FOR_WORK_ON_IT.fullmatch(name)}
 PACKAGES = {"confluent-kafka", "pytest"}
 PROGRAMS = {"kcat"}
+JARS = {"spark-avro": "org.apache.spark:spark-avro_2.13:4.2.0"}
+"""Of Maven. It is the newest that there is, and works with Spark 4.3."""
 ABOVE = "above"
 SHOWN = ("json", "sql", "{eval-rst}", "{toctree}")
 """Kinds of blocks that no one runs."""
@@ -45,6 +49,16 @@ def own_network() -> tuple[str, ...]:
     return words if allowed else ()
 
 
+@cache
+def jar(name: str) -> str:
+    """The path of a jar, or nothing."""
+    try:
+        path = java_classpath(JARS[name])
+    except SuiteUnavailable:
+        return ""
+    return next(each for each in path.split(os.pathsep) if Path(each).name.startswith(name))
+
+
 @dataclass
 class Script:
     """One or more blocks of a page that follow each other.
@@ -53,7 +67,7 @@ class Script:
         line: of the page, where the first block begins.
         kind: ``python``, ``pytest`` or ``console``.
         parts: lines of the page that each part begins at, and its text.
-        needs: extras, packages and programs.
+        needs: extras, packages, programs and jars.
         why_not: why it is not run.
     """
 
@@ -77,9 +91,11 @@ class Script:
 
     @property
     def lacks(self) -> str:
-        """A program that is not there, or nothing."""
+        """A program or a jar that is not there, or nothing."""
         if self.kind == "console" and not own_network():
             return "unshare --net"
+        if jars := [name for name in JARS if name in self.names and not jar(name)]:
+            return f"{jars[0]} of Maven"
         return next((each for each in sorted(self.names & PROGRAMS) if not shutil.which(each)), "")
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +126,7 @@ def scripts_of(page: Path) -> Iterator[Script]:
         if kind == "python" and re.search(r"^def test_", found["text"], re.MULTILINE):
             kind = "pytest"
         words = set(found["said"].split(", ")) - {""} if found["word"] == "given" else set()
-        known = EXTRAS | PACKAGES | PROGRAMS | {ABOVE}
+        known = EXTRAS | PACKAGES | PROGRAMS | JARS.keys() | {ABOVE}
         if unknown := {word for word in words if _name(word) not in known}:
             raise ValueError(f"{page}: {sorted(unknown)} in a comment are nothing that is known")
         if ABOVE not in words:

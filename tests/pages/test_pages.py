@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages.running import run
-from tests.pages.snippets import PACKAGES, PROGRAMS, Script, own_network, scripts, scripts_of
+from tests.pages.snippets import JARS, PACKAGES, PROGRAMS, Script, own_network, scripts, scripts_of
 from tests.support.cases import for_each
 from tests.support.lanes import missing
 from tests.support.until import until
@@ -122,5 +122,5 @@ def test_what_a_page_names_is_needed() -> None:
     """No word is left that no page says."""
     assert {"pytest", "confluent-kafka"} == PACKAGES
     named = set().union(*(script.names for script in scripts()))
-    assert named >= PACKAGES | PROGRAMS | {"arrow", "spark"}
+    assert named >= PACKAGES | PROGRAMS | JARS.keys() | {"arrow", "spark"}
     assert json.dumps([script.to_json() for script in scripts()])

@@ -49,7 +49,7 @@ class _Row(NamedTuple):
 
     @property
     def is_hole(self) -> bool:
-        return self.record_count != self.span or bool(self.attributes & _DELETE_HORIZON)
+        return self.record_count != self.span
 
     @property
     def is_odd(self) -> bool:
@@ -67,10 +67,14 @@ class _Row(NamedTuple):
             or (control and self.base_sequence != -1)
             or (has_producer and self.producer_epoch < 0)
             or (has_producer and self.base_sequence < 0 and not control)
+            or (has_producer and control and not self.attributes & _TRANSACTIONAL)
             or (not has_producer and bool(self.attributes & _TRANSACTIONAL))
+            or (not has_producer and self.producer_id != -1)
+            or (not has_producer and self.producer_epoch not in (-1, 0))
+            or (not has_producer and self.base_sequence not in (-1, 0))
             or (
                 self.max_timestamp < self.base_timestamp
-                and not self.attributes & _LOG_APPEND_TIME
+                and not self.attributes & (_LOG_APPEND_TIME | _DELETE_HORIZON)
                 and not self.is_hole
             )
         )
@@ -111,6 +115,7 @@ def survey_batches(
     return BatchSurvey(
         records=sum(max(row.record_count, 0) for row in table),
         holes=any(row.is_hole for row in modern),
+        horizons=any(row.attributes & _DELETE_HORIZON for row in modern),
         odd=[number for number, row in enumerate(table) if row.is_odd],
         gaps=gaps if ordered else None,
         epochs=[
@@ -238,7 +243,12 @@ class SequenceWatch:
             known = self._due.get(row.producer_id)
             if known is None and self.full:
                 continue
-            if control:
+            if known is not None and 0 <= row.producer_epoch < known.epoch:
+                jumps.append((number, -1, known.last_offset))
+                if control:
+                    continue
+                known = _Due(-1, None, 0, False)
+            elif control:
                 if known is None:
                     known = _Due(row.producer_epoch, None, row.last_offset, True)
                 elif known.epoch != row.producer_epoch:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import socket
 import struct
+import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,6 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from logstore.spark.columnar import AnswerKind, serve
+from logstore.spark.filters import Microseconds
 
 NAMES: dict[type[Filter], str] = {
     EqualTo: "=",
@@ -71,6 +75,8 @@ def column(path: Sequence[str]) -> bytes:
 
 
 def literal(value: Any) -> bytes:
+    if isinstance(value, Microseconds):
+        return number(ord("L")) + text("timestamp") + text(str(value.value))
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return number(ord("?"))
@@ -106,8 +112,8 @@ def expressions(filters: Iterable[Filter]) -> bytes:
 class Answered:
     """What came back, read on as the JVM reads it."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = pa.BufferReader(data)
+    def __init__(self, data: Any) -> None:
+        self._data = data
 
     def number(self) -> int:
         found: int = struct.unpack(">i", self._data.read(4))[0]
@@ -116,13 +122,17 @@ class Answered:
     def block(self) -> bytes:
         return bytes(self._data.read(self.number()))
 
+    def tasks(self) -> list[tuple[bytes, bytes]]:
+        """Each, and what the JVM needs to read it itself."""
+        return [(self.block(), self.block()) for _ in range(self.number())]
+
     def answer(self) -> AnswerKind:
         found = AnswerKind(self.number())
         if found is AnswerKind.ERROR:
             raise Refused(self.block().decode())
         return found
 
-    def rows(self) -> tuple[list[dict[str, Any]], int]:
+    def rows(self, micros: Sequence[str] = ()) -> tuple[list[dict[str, Any]], int]:
         """Of a task: those with columns, and how many there are with none."""
         schema, rows, bare = None, [], 0
         while (found := self.answer()) is not AnswerKind.END:
@@ -132,6 +142,9 @@ class Answered:
             schema = schema or pa.ipc.read_schema(pa.ipc.read_message(self._data))
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(self._data), schema)
             batch.validate(full=True)
+            for name in micros:
+                column = batch.column(name).cast(pa.int64())
+                batch = batch.set_column(batch.schema.names.index(name), name, column)
             rows += batch.to_pylist()
         assert not self._data.read()
         return rows, bare
@@ -144,7 +157,69 @@ def ask(operation: str, *parts: bytes) -> Answered:
     """
     sink = io.BytesIO()
     serve(io.BytesIO(text(operation) + b"".join(parts)), sink)
-    return Answered(sink.getvalue())
+    return Answered(pa.BufferReader(sink.getvalue()))
+
+
+class Conversation:
+    """The requests of one stream, until it is closed, as the JVM does."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._source = self._socket.makefile("rb")
+        self._worker = threading.Thread(target=self._serve, args=[theirs])
+        self._worker.start()
+        try:
+            answered = self._ask("stream", options(given), text(schema.json()))
+        except Refused:
+            self.close()
+            raise
+        self.reader, self.limit = answered.block(), answered.block().decode()
+
+    @staticmethod
+    def _serve(theirs: socket.socket) -> None:
+        with (
+            theirs,
+            theirs.makefile("rb") as source,
+            theirs.makefile("wb") as sink,
+            suppress(EOFError),
+        ):
+            serve(source, sink)
+
+    def _ask(self, question: str, *parts: bytes) -> Answered:
+        self._socket.sendall(text(question) + b"".join(parts))
+        answered = Answered(self._source)
+        answered.answer()
+        return answered
+
+    def initial(self) -> str:
+        return self._ask("initial").block().decode()
+
+    def next(self, start: str, limit: str = "") -> tuple[str, str]:
+        """The end of the next micro-batch, and the ends of the logs."""
+        answered = self._ask("next", text(start), text(limit))
+        return answered.block().decode(), answered.block().decode()
+
+    def available_now(self) -> None:
+        self._ask("available now")
+
+    def rows(self, start: str, end: str) -> list[dict[str, Any]]:
+        tasks = self._ask("plan", text(start), text(end), number(1)).tasks()
+        read = (
+            ask("read", block(self.reader), block(task), text("")).rows()[0] for task, _ in tasks
+        )
+        return [row for rows in read for row in rows]
+
+    def behind(self, consumed: str) -> dict[str, str]:
+        answered = self._ask("behind", text(consumed))
+        return {
+            answered.block().decode(): answered.block().decode() for _ in range(answered.number())
+        }
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
+        self._worker.join()
+        self._source.close()
+        self._socket.close()
 
 
 def exact(given: Mapping[str, str], schema: StructType, filters: Sequence[Filter]) -> list[bool]:
@@ -153,31 +228,48 @@ def exact(given: Mapping[str, str], schema: StructType, filters: Sequence[Filter
     return [bool(found.number()) for _ in filters]
 
 
+def plan(
+    given: Mapping[str, str],
+    schema: StructType,
+    required: StructType,
+    filters: Sequence[Filter] = (),
+    aggregates: Sequence[str] = (),
+    limit: int = -1,
+    order: str = "ANY",
+) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The reader, and each task with what the JVM needs to read it."""
+    planned = ask(
+        "plan",
+        options(given),
+        text(schema.json()),
+        text(required.json()),
+        texts(aggregates),
+        number(limit),
+        text(order),
+        expressions(filters),
+        number(1),
+    )
+    planned.answer()
+    reader = planned.block()
+    return reader, planned.tasks()
+
+
 def query(
     given: Mapping[str, str],
     schema: StructType,
     required: StructType,
     filters: Sequence[Filter] = (),
     *,
-    counts: int = 0,
+    aggregates: Sequence[str] = (),
     limit: int = -1,
+    order: str = "ANY",
+    micros: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], int]:
-    """As ``Answered.rows``, of all tasks."""
-    planned = ask(
-        "plan",
-        options(given),
-        text(schema.json()),
-        text(required.json()),
-        number(counts),
-        number(limit),
-        expressions(filters),
-        number(1),
-    )
-    planned.answer()
-    reader = planned.block()
+    """As ``Answered.rows``, of all tasks; ``micros``: timestamps to give as numbers."""
+    reader, tasks = plan(given, schema, required, filters, aggregates, limit, order)
     rows, bare = [], 0
-    for task, _ in [(planned.block(), planned.block()) for _ in range(planned.number())]:
-        found, more = ask("read", block(reader), block(task), text("")).rows()
+    for task, _ in tasks:
+        found, more = ask("read", block(reader), block(task), text("")).rows(micros)
         rows += found
         bare += more
     return rows, bare

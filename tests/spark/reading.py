@@ -111,7 +111,7 @@ def _read_by_column(
     if counted:
         assert columnar_wire.query(given, schema, StructType(), filters) == ([], len(rows))
         number = StructType([StructField("count", LongType())])
-        total, _ = columnar_wire.query(given, schema, number, filters, counts=1)
+        total, _ = columnar_wire.query(given, schema, number, filters, aggregates=["count(*)"])
         assert sum(row["count"] for row in total) == len(rows)
     return rows, exact
 

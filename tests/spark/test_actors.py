@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo
 
 from logstore.common.errors import LogstoreError, ResourceBusyError
 from logstore.directory import windows
@@ -24,7 +25,8 @@ from logstore.segments.producer_state import AppendOrigin
 from logstore.spark import data_source as source
 from logstore.spark.data_source import BatchReader
 from logstore.storage.local import LocalStorage
-from tests.spark.reading import Broker, read, reader, tasks
+from tests.spark import columnar_wire
+from tests.spark.reading import Broker, read, reader, schema_of, tasks
 from tests.support.builders import batch, marker, produced
 from tests.support.cases import for_each
 
@@ -443,7 +445,9 @@ def test_a_selection_of_nothing_is_an_error_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_options_of_kafka_are_taken_as_far_as_they_mean_something(tmp_path: Path) -> None:
+def test_options_of_kafka_are_taken_as_far_as_they_mean_something(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World(tmp_path)
     world.broker.manager.close()
     given = {
@@ -459,6 +463,12 @@ def test_options_of_kafka_are_taken_as_far_as_they_mean_something(tmp_path: Path
         "maxTriggerDelay": "1m",
     }
     assert read(world.path, **given) == read(world.path, isolation="read_committed")
+    caplog.clear()
+    asked, wanted = {"path": str(world.path), **given}, [EqualTo(("offset",), 1)]
+    assert columnar_wire.exact(asked, schema_of({}), wanted) == [True]
+    assert len(columnar_wire.query(asked, schema_of({}), ["offset"], wanted)[0]) == 1
+    ignored = sorted(name.lower() for name in given if name != "kafka.isolation.level")
+    assert caplog.messages == [f"options for Kafka that are ignored here: {', '.join(ignored)}"]
     assert read(f"{world.path}/") == read(world.path)
 
 

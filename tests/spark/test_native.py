@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,8 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.log import PartitionLog
-from tests.spark.reading import Broker
+from tests.spark import columnar_wire
+from tests.spark.reading import Broker, schema_of
 from tests.spark.test_columnar import allocated, set_conf
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ ALL = (
     "producerEpoch,sequence,isTransactional,isControl,compression,segment,position,broker"
 )
 PER_BATCH = 50
+GOLDEN = Path(__file__).parents[1] / "golden" / "data"
 
 
 class Lanes:
@@ -122,9 +126,22 @@ def test_every_column_and_codec(lanes: Lanes, directory: Path) -> None:
     lanes.same(directory, lambda frame: frame.selectExpr("7 AS seven"))
 
 
-def test_a_limit_ends_in_mid_batch(lanes: Lanes, directory: Path) -> None:
-    for rows in (1, PER_BATCH, 333):
-        assert len(lanes.same(directory, lambda frame, rows=rows: frame.limit(rows))) == rows
+@pytest.mark.parametrize("limit", [1, PER_BATCH, 333])
+def test_a_limit_ends_in_mid_batch(lanes: Lanes, directory: Path, limit: int) -> None:
+    assert len(lanes.same(directory, lambda frame: frame.limit(limit))) == limit
+
+
+def test_older_formats_in_mid_segment(lanes: Lanes, directory: Path) -> None:
+    """Python reads on from the first of them; no checksum covers an offset."""
+    messages = bytearray(next((GOLDEN / "v1-none").glob("*.log")).read_bytes())
+    at = count = 0
+    while at < len(messages):
+        messages[at : at + 8] = (15 * PER_BATCH + count).to_bytes(8, "big")
+        at += 12 + int.from_bytes(messages[at + 8 : at + 12], "big")
+        count += 1
+    with log_file(directory).open("ab") as file:
+        file.write(messages)
+    assert len(lanes.same(directory, workers=1)) == 15 * PER_BATCH + count
 
 
 DAMAGE = [0, 3, 8, 14]
@@ -133,7 +150,7 @@ DAMAGE = [0, 3, 8, 14]
 @pytest.mark.essential
 @pytest.mark.parametrize("number", DAMAGE)
 def test_python_says_what_is_wrong_with_a_batch(lanes: Lanes, directory: Path, number: int) -> None:
-    """After the rows before it, where a query ends early, and with the same words."""
+    """With the same words; a query that ends before it is not disturbed."""
     [(position,), *_] = lanes.same(
         directory,
         lambda frame: frame.where(f"offset = {number * PER_BATCH}").select("position"),
@@ -146,7 +163,8 @@ def test_python_says_what_is_wrong_with_a_batch(lanes: Lanes, directory: Path, n
     text = lanes.same(directory, workers=1)
     assert "checksum" in text
     before = number * PER_BATCH
-    assert len(lanes.same(directory, lambda frame: frame.limit(before))) == before
+    found, asked = lanes.ask(True, directory, lambda frame: frame.limit(before))
+    assert (len(found), asked) == (before, 0)
     left = lanes.same(directory, workers=1, mode="DROPMALFORMED")
     assert len(left) == 14 * PER_BATCH
 
@@ -209,18 +227,18 @@ def test_a_segment_that_was_renamed_is_read(held: Any) -> None:
     assert len(native) == 15 * PER_BATCH
 
 
+def replace(path: Path) -> None:
+    other = path.with_suffix(".x")
+    other.write_bytes(path.read_bytes())
+    other.replace(path)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (os.unlink, "the segment was deleted meanwhile"),
         (lambda path: os.truncate(path, 1000), "the segment was cut from"),
-        (
-            lambda path: (
-                path.with_suffix(".x").write_bytes(path.read_bytes()),
-                os.replace(path.with_suffix(".x"), path),
-            ),
-            "replaced",
-        ),
+        (replace, "replaced"),
     ],
     ids=["deleted", "cut", "replaced"],
 )
@@ -228,3 +246,47 @@ def test_a_segment_that_is_another_one_is_an_error(held: Any, change: Any, reaso
     native, python = held(change)
     assert native == python
     assert reason in native
+
+
+# ---- without a JVM -----------------------------------------------------------------------------
+
+
+def planned(path: Path, **more: str) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    given = {"path": str(path), "columns": ALL, **more}
+    schema = schema_of(given)
+    return columnar_wire.plan(given, schema, schema)
+
+
+def test_python_goes_on_from_any_batch(directory: Path) -> None:
+    reader, [(task, _)] = planned(directory)
+
+    def rows(position: str) -> Any:
+        parts = (columnar_wire.block(reader), columnar_wire.block(task))
+        return columnar_wire.ask("read", *parts, columnar_wire.text(position)).rows()[0]
+
+    whole = rows("")
+    for position in sorted({row["position"] for row in whole}):
+        at = {"split": 0, "position": position, "limit": PER_BATCH + 7, "open_since": {}}
+        rest = [row for row in whole if row["position"] >= position]
+        assert rows(json.dumps(at)) == rest[: PER_BATCH + 7]
+
+
+def test_what_only_python_can_read_has_no_plan_for_the_jvm(directory: Path) -> None:
+    def plans(**more: str) -> list[bytes]:
+        return [plan for _, plan in planned(directory, **more)[1]]
+
+    assert all(plans())
+    assert not any(plans(mode="DROPMALFORMED"))
+    assert not any(plans(granularity="batch", columns="position"))
+
+
+def test_the_library_is_left_out_where_it_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    build = runpy.run_path(str(Path(__file__).parents[2] / "spark_jar.py"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build["make_library"](tmp_path / "made.so") == "no C compiler"
+    (tmp_path / "cc").touch(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert build["make_library"](tmp_path / "made.so") == "the JDK has no jni.h"
+    assert not (tmp_path / "made.so").exists()

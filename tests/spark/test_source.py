@@ -123,7 +123,8 @@ def test_exact_filters_are_gone_from_the_plan(spark: SparkSession, load: Load, l
         return str(frame._jdf.queryExecution().executedPlan().toString())
 
     assert "Filter (" not in plan("topic = 'orders' AND offset >= 390")
-    assert "Filter (" in plan("timestamp >= timestamp_millis(390)")
+    assert "Filter (" not in plan("timestamp >= timestamp_millis(390)")
+    assert "Filter " in plan("timestamp IN (timestamp_millis(390), timestamp_millis(20))")
     spark.conf.set(PUSH_DOWN, "false")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import (
     EqualTo,
@@ -23,11 +23,14 @@ from pyspark.sql.datasource import (
     Not,
     StringStartsWith,
 )
+from pyspark.sql.types import LongType, StructField, StructType
 
 from logstore.common.errors import ConfigError
 from logstore.format.batch import encode_batch
 from logstore.log import PartitionLog
-from tests.spark.reading import Broker, offsets, read, reader, tasks
+from logstore.spark.planning import TopOffsets
+from tests.spark import columnar_wire
+from tests.spark.reading import Broker, offsets, read, reader, schema_of, tasks
 from tests.unit.verify.verify_logs import CODECS, fill
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -202,10 +205,12 @@ def test_a_pushed_filter_leaves_the_rows_of_a_full_scan(
         StringStartsWith(("topic",), "pay"),
         IsNotNull(("offset",)),
         In(("broker",), ("0",)),
+        GreaterThan(("timestamp",), EPOCH),
+        IsNotNull(("timestamp",)),
     ],
     ids=repr,
 )
-def test_conditions_on_names_and_offsets_are_not_handed_back(
+def test_conditions_on_names_offsets_and_times_are_not_handed_back(
     written: Written, condition: Filter
 ) -> None:
     assert reader(written.path).pushFilters([condition]) == []
@@ -214,7 +219,7 @@ def test_conditions_on_names_and_offsets_are_not_handed_back(
 def test_what_is_not_pushed_is_handed_back_as_the_same_object(written: Written) -> None:
     filters = [
         EqualTo(("value",), b"x"),
-        GreaterThan(("timestamp",), EPOCH),
+        In(("timestamp",), (EPOCH, EPOCH + timedelta(days=1))),
         In(("offset",), (1, 5)),
         EqualTo(("offset",), None),
         Not(EqualTo(("offset",), 7)),
@@ -256,10 +261,82 @@ def test_a_lower_bound_on_time_skips_segments_by_their_time_index(rising: Path) 
 
 @pytest.mark.parametrize("ascending", [False, True])
 def test_an_upper_bound_on_time_leaves_out_later_batches(rising: Path, ascending: bool) -> None:
-    """Spark sees the rest of the batch in which the bound lies, unless times are known to rise."""
     bound = LessThan(("timestamp",), EPOCH + timedelta(milliseconds=205))
     rows = read(rising, filters=[bound], ascendingTimestamps=ascending)
-    assert offsets(rows) == list(range(205 if ascending else 210))
+    assert offsets(rows) == list(range(205))
+
+
+# ---- what is answered in a task ----------------------------------------------------------------
+
+
+def top(path: Path, count: int, filters: Sequence[Filter] = (), **options: Any) -> list[int]:
+    """Offsets that the tasks give for ``ORDER BY offset LIMIT count``, DESC where it is below 0."""
+    given = {"path": str(path), **options}
+    order = "LOWEST_OFFSETS" if count > 0 else "HIGHEST_OFFSETS"
+    schema = StructType([StructField("offset", LongType())])
+    found = columnar_wire.query(
+        given, schema_of(given), schema, filters, limit=abs(count), order=order
+    )
+    return [row["offset"] for row in found[0]]
+
+
+def outer(rows: Iterable[int], count: int) -> list[int]:
+    return sorted(rows, reverse=count < 0)[: abs(count)]
+
+
+@pytest.mark.slow
+@given(
+    count=st.integers(-400, 400).filter(bool),
+    pushed=st.lists(conditions(), max_size=2),
+    committed=st.booleans(),
+    split_bytes=st.sampled_from((1024, 5000, 1 << 27)),  # alone in a task, and together
+)
+@settings(max_examples=60)
+def test_the_outer_offsets_are_among_those_that_tasks_give(
+    written: Written, count: int, pushed: list[Condition], committed: bool, split_bytes: int
+) -> None:
+    options = {"splitBytes": str(split_bytes)}
+    options |= {"isolation": "read_committed"} if committed else {}
+    filters = [condition for condition, _ in pushed if type(condition) is not In]
+    holding = [holds for condition, holds in pushed if type(condition) is not In]
+    made = reader(written.path, **options)
+    assume(not made.pushFilters(filters))  # Spark orders only where no filter is left to it
+    rows = written.committed if committed else written.rows
+    wanted = [row["offset"] for row in rows if all(holds(row) for holds in holding)]
+    assert outer(top(written.path, count, filters, **options), count) == outer(wanted, count)
+
+
+def test_no_more_is_read_than_the_outer_offsets_take(rising: Path) -> None:
+    late = GreaterThanOrEqual(("timestamp",), EPOCH + timedelta(milliseconds=500))
+    assert top(rising, 7) == list(range(7))
+    assert top(rising, -7) == list(range(993, 1000))
+    assert top(rising, 7, [late]) == list(range(500, 507))
+    assert top(rising, -7, [late]) == list(range(993, 1000))
+    assert top(rising, -7, [LessThan(("offset",), 105)]) == list(range(98, 105))
+
+
+def test_logs_that_end_below_the_outer_offsets_are_not_opened(
+    tmp_path: Path,
+) -> None:
+    with Broker(tmp_path / "logs", orders=3) as broker:
+        for number, log in enumerate(broker.logs["orders"]):
+            log.append_as_leader(encode_batch([(b"k", b"v", 5)] * (10 * number + 10)), 0)
+    made = reader(tmp_path / "logs")
+    made.top = TopOffsets(5, highest=True)
+    assert [[s.partition for s in task.splits] for task in tasks(made)] == [[2]]
+    made.top = TopOffsets(12, highest=True)
+    assert [[s.partition for s in task.splits] for task in tasks(made)] == [[1, 2]]
+    made.top = TopOffsets(31, highest=True)  # no log has so many
+    assert [[s.partition for s in task.splits] for task in tasks(made)] == [[0, 1, 2]]
+
+
+def test_a_damaged_log_is_told_by_the_task_that_reads_it(rising: Path) -> None:
+    last = max((rising / "orders-0").glob("*.log"))
+    data = bytearray(last.read_bytes())
+    data[-1] ^= 1
+    last.write_bytes(data)
+    with pytest.raises(columnar_wire.Refused, match=r"checksum|crc"):
+        top(rising, -7)
 
 
 # ---- where reading starts and ends -------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import random
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from logstore.spark.stream.stream_offsets import (
     to_json,
 )
 from logstore.testing import ManualClock
+from tests.spark.columnar_wire import Conversation, Refused
 from tests.support.builders import batch, marker, produced
 
 pytestmark = pytest.mark.essential  # without a JVM
@@ -855,12 +857,23 @@ def test_options_that_are_refused():
         ({"maxOffsetsPerTrigger": 0}, "maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTrigger": 3, "minOffsetsPerTrigger": 4}, "is above maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "soon"}, "'soon' is no duration, such as 500ms, 30s or 15m"),
-        ({"endingOffsets": "latest"}, "unknown option 'endingoffsets'"),
+        ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
         ({"granularity": "batch"}, "granularity=batch is for batch queries"),
         ({"replicas": "all"}, "replicas=all is for batch queries"),
     ):
         with pytest.raises(ConfigError, match=reason):
             StreamOptions.from_spark({"path": "x", **{k: str(v) for k, v in options.items()}})
+
+
+def test_options_of_kafka_that_mean_nothing_are_named_once(manager, data, caplog):
+    append(manager.get_or_create("t", 0), "a")
+    given = {"kafka.bootstrap.servers": "a:9092", "kafkaConsumer.pollTimeoutMs": 1}
+    stream = Stream(data, **given, **{"kafka.isolation.level": "read_committed"})
+    assert stream.trigger() == rows("a")
+    assert caplog.messages == [
+        "options for Kafka that are ignored here: kafka.bootstrap.servers, "
+        "kafkaconsumer.polltimeoutms"
+    ]
 
 
 def test_a_topic_that_is_named_must_be_there_at_the_start_and_only_then(manager, data):
@@ -906,3 +919,47 @@ def test_a_segment_deleted_while_the_listing_is_looked_at(manager, data, monkeyp
     monkeypatch.setattr(module, "list_partitions", list_then_delete)
     assert stream.reader.initialOffset()["offsets"] == {}
     assert len(calls) == 2
+
+
+# ---- by column: the same reader, asked by the JVM ----------------------------------------------
+
+
+def test_each_micro_batch_is_the_same_by_column(manager, data):
+    """Texts too: a checkpoint of one source is continued by the other."""
+    logs = [manager.get_or_create("t", partition) for partition in range(3)]
+    options = {"path": str(data), "startingOffsets": "earliest", "maxOffsetsPerTrigger": "5"}
+    plain, columnar = Stream(data, maxOffsetsPerTrigger=5), Conversation(options, SCHEMA)
+    with closing(columnar):
+        assert columnar.limit == "5"
+        end = columnar.initial()
+        assert end == json.dumps(plain.reader.initialOffset())
+        for turn in range(12):
+            append(logs[turn % 3], *map(str, range(turn % 4)))
+            found = plain.trigger()
+            start, (end, latest) = end, columnar.next(end, columnar.limit)
+            assert end == plain.checkpoint
+            assert latest == json.dumps(plain.reader.reportLatestOffset())
+            rows = columnar.rows(start, end) if start != end else []
+            assert [(row["offset"], row["value"]) for row in rows] == found
+        assert columnar.next(end)[0] == end
+        append(logs[0], "a", "b")
+        append(logs[1], "c")
+        columnar.available_now()
+        append(logs[2], "later")
+        now, _ = columnar.next(end)
+        assert [row["value"] for row in columnar.rows(end, now)] == [b"a", b"b", b"c"]
+        assert columnar.behind(end) == {
+            "minOffsetsBehindLatest": "0",
+            "maxOffsetsBehindLatest": "2",
+            "avgOffsetsBehindLatest": "1.0",
+        }
+        assert columnar.behind('{"version": 2, "offsets": {}, "seen": {}}') == {}
+
+
+def test_an_error_ends_the_conversation(manager, data):
+    append(manager.get_or_create("t", 0), "a")
+    columnar = Conversation({"path": str(data)}, SCHEMA)
+    with closing(columnar), pytest.raises(Refused, match="the checkpoint is of another source"):
+        columnar.next('{"version": 2}')
+    with pytest.raises(Refused, match="unknown option 'nothing'"):
+        Conversation({"path": str(data), "nothing": "1"}, SCHEMA)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from logstore import LogConfig, LogManager
 from logstore.log import PartitionLog
+from tests.spark.test_columnar import workers
 from tests.support.until import patience
 
 if TYPE_CHECKING:
@@ -54,11 +57,12 @@ def query(
     sink: Callable[[Any, int], None],
     *,
     now: bool = True,
+    name: str = "logstore",
     **options: Any,
 ) -> StreamingQuery:
-    source = spark.readStream.format("logstore").option("startingOffsets", "earliest")
-    for name, value in options.items():
-        source = source.option(name, value)
+    source = spark.readStream.format(name).option("startingOffsets", "earliest")
+    for option, value in options.items():
+        source = source.option(option, value)
     stream = source.load(str(tmp_path / "data")).writeStream.foreachBatch(sink)
     stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     return (stream.trigger(availableNow=True) if now else stream).start()
@@ -200,6 +204,74 @@ def test_a_first_micro_batch_that_fails_loses_nothing(spark, manager, tmp_path):
     append(manager, "t", 0, 3)
     finish(query(spark, tmp_path, sink, startingOffsets="latest"))
     assert sink.rows == sorted(expected(manager)[5:])
+
+
+def test_a_checkpoint_is_continued_by_either_source(spark, manager, tmp_path):
+    sink = Sink()
+    for turn, name in enumerate(("logstore-python", "logstore", "logstore-python")):
+        append(manager, "t", 0, 10)
+        sink.fail_on = 2 * turn
+        with pytest.raises(StreamingQueryException, match="the sink failed after it wrote"):
+            finish(query(spark, tmp_path, sink, name=name, maxOffsetsPerTrigger=5))
+        other = "logstore" if name == "logstore-python" else "logstore-python"
+        finish(query(spark, tmp_path, sink, name=other, maxOffsetsPerTrigger=5))
+        assert sink.rows == expected(manager)
+
+
+def test_progress_and_plan_of_a_stream_by_column(spark, manager, tmp_path):
+    append(manager, "t", 0, 10)
+    running = query(spark, tmp_path, Sink(), now=False, maxOffsetsPerTrigger=6)
+    try:
+        running.processAllAvailable()
+        source = running.recentProgress[0]["sources"][0]
+        running.stop()
+        assert running.exception() is None
+    finally:
+        running.stop()
+    assert source["description"] == f"logstore[{tmp_path}/data]"
+    assert json.loads(source["latestOffset"])["offsets"] == {"t": {"0": 10}}
+    assert source["metrics"] == {
+        "minOffsetsBehindLatest": "4",
+        "maxOffsetsBehindLatest": "4",
+        "avgOffsetsBehindLatest": "4.0",
+    }
+
+
+def test_a_stream_whose_python_hangs_is_stopped_and_has_not_failed(spark, manager, tmp_path):
+    append(manager, "t", 0, 10)
+    running = query(spark, tmp_path, Sink(), now=False)
+    hung: list[psutil.Process] = []
+    try:
+        running.processAllAvailable()
+        hung = workers()
+        for worker in hung:
+            worker.suspend()
+        running.stop()
+        assert running.exception() is None
+    finally:
+        for worker in hung:
+            with suppress(psutil.NoSuchProcess):
+                worker.resume()
+        running.stop()
+
+
+def test_a_stream_whose_python_is_killed_fails_and_goes_on_when_started_again(
+    spark, manager, tmp_path
+):
+    sink = Sink()
+    append(manager, "t", 0, 10)
+    running = query(spark, tmp_path, sink, now=False)
+    try:
+        running.processAllAvailable()
+        for worker in workers():
+            worker.kill()
+        append(manager, "t", 0, 10)
+        with pytest.raises(StreamingQueryException, match="the Python worker ended in the midst"):
+            running.awaitTermination(int(patience()))
+    finally:
+        running.stop()
+    finish(query(spark, tmp_path, sink))
+    assert sink.rows == expected(manager)
 
 
 def test_a_wrong_option_is_told_when_the_query_starts(spark, manager, tmp_path):

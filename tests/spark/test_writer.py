@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from logstore.common.errors import (
     InvalidTopicError,
     InvariantError,
     LogDirLockedError,
+    ResourceBusyError,
     StorageFailedError,
 )
 from logstore.common.partitioner import murmur2, murmur3
@@ -39,11 +43,13 @@ from logstore.directory.layout import list_partitions
 from logstore.format.codecs.compression import Compression
 from logstore.log import LogOwner, PartitionLog
 from logstore.manager import ManagerOwner
+from logstore.spark.writer import directory
 from logstore.spark.writer.directory import StagedFile
 from logstore.spark.writer.options import WriteOptions
 from logstore.spark.writer.writer import LogstoreWriter
 from logstore.storage.local import LocalStorage, NamingStorage
 from logstore.verify import Severity, verify
+from tests.support.until import patience
 
 pytestmark = pytest.mark.essential  # without a JVM
 
@@ -648,6 +654,94 @@ def test_two_appends_of_one_moment_both_count(tmp_path):
     assert values(target) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_commit_waits_for_one_that_is_under_way(tmp_path, monkeypatch, overwrite):
+    target = tmp_path / "out"
+    write(target, rows(value=[b"0"]), topic="t")
+    first, second = (writer(target, ["value"], n, topic="t") for n in (overwrite, False))
+    output, later = (
+        first.write(iter([rows(value=[b"1"])])),
+        second.write(iter([rows(value=[b"2"])])),
+    )
+    refused, failed = threading.Event(), list[BaseException]()
+    lock, store_writes = NamingStorage.lock, directory.store_writes
+
+    def told(self: NamingStorage, path: str):
+        try:
+            return lock(self, path)
+        except LogDirLockedError:
+            refused.set()
+            raise
+
+    def commit() -> None:
+        try:
+            second.commit([later])
+        except ConfigError as error:
+            failed.append(error)
+
+    beside = threading.Thread(target=commit)
+
+    def in_the_midst(*args: Any) -> None:
+        monkeypatch.setattr(directory, "store_writes", store_writes)
+        beside.start()
+        assert refused.wait(patience())
+        store_writes(*args)
+
+    monkeypatch.setattr(NamingStorage, "lock", told)
+    monkeypatch.setattr(directory, "store_writes", in_the_midst)
+    first.commit([output])
+    beside.join()
+    if overwrite:  # rows were placed by the partitions of a topic that is gone
+        assert "t was made, deleted or changed while the job ran" in str(failed)
+        assert values(target) == [b"1"]
+    else:
+        assert failed == []
+        assert values(target) == [b"0", b"1", b"2"]
+    assert_clean(target)
+    assert_nothing_beside(target)
+
+
+def test_a_commit_that_waited_in_vain_is_refused_as_busy(tmp_path):
+    """Until the other process is killed: what it leaves stops nobody."""
+    target = tmp_path / "out"
+    write(target, rows(value=[b"0"]), topic="t")
+    lock = tmp_path / ".out.committing"
+    holds = "import sys; from logstore.storage.local import LocalStorage as L; "
+    holds += "lock = L().lock(sys.argv[1]); print(); input()"
+    command = [sys.executable, "-c", holds, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline()
+        with pytest.raises(ResourceBusyError, match=f"{other.pid}.* for 0 s .commitTimeout"):
+            write(target, rows(value=[b"1"]), topic="t", commitTimeout="0ms")
+        other.kill()
+    assert sorted(os.listdir(tmp_path)) == [".out.committing", "out"]
+    write(target, rows(value=[b"2"]), topic="t", commitTimeout="0ms")
+    assert values(target) == [b"0", b"2"]
+    assert_nothing_beside(target)
+
+
+def test_a_job_that_begins_between_the_renames_of_another_waits(tmp_path, monkeypatch, no_exchange):
+    """Where two directories cannot change places there is no target for a moment."""
+    target = tmp_path / "out"
+    write(target, rows(value=[b"0"]), topic="t")
+    made = writer(target, ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"1"])]))
+    rename, looked = LocalStorage.rename, list[str]()
+
+    def look_between(self: LocalStorage, source: str, to: str) -> None:
+        if to == str(target):
+            with pytest.raises(ResourceBusyError):
+                writer(target, ["value"], topic="t", commitTimeout="0ms")
+            looked.append(to)
+        rename(self, source, to)
+
+    monkeypatch.setattr(LocalStorage, "rename", look_between)
+    made.commit([output])
+    assert looked
+    assert values(target) == [b"0", b"1"]
+
+
 def test_a_topic_made_anew_while_the_job_ran_is_not_appended_to(tmp_path):
     """As many partitions, and another id."""
     target = tmp_path / "out"
@@ -812,6 +906,17 @@ def test_options_are_written_as_those_of_reading(tmp_path):
     assert (ours.batch_size, ours.segment_bytes) == (1 << 20, 128 << 20)
     kafkas = {"path": "/x", "batch.size": "1048576", "segment.bytes": "128m"}
     assert WriteOptions.from_spark(kafkas | {"Compression.Type": "zstd"}) == ours
+    sinks = {"path": "/x", "kafka.batch.size": "1048576", "segment.bytes": "128m"}
+    assert WriteOptions.from_spark(sinks | {"kafka.compression.type": "zstd"}) == ours
+
+
+def test_options_of_kafka_that_mean_nothing_are_named_once(tmp_path, caplog):
+    given = {"kafka.bootstrap.servers": "a:9092", "subscribe": "a", "startingOffsets": "earliest"}
+    write(tmp_path / "out", rows(value=[b"a"]), topic="t", **{"kafka.acks": "all"}, **given)
+    assert [found for found in caplog.messages if "ignored" in found] == [
+        "options for Kafka that are ignored here: kafka.acks, kafka.bootstrap.servers, "
+        "startingoffsets, subscribe"
+    ]
 
 
 def test_a_file_uri_is_a_local_path(tmp_path):

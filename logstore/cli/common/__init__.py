@@ -12,6 +12,7 @@ __all__ = [
     "listing",
     "options",
     "outlook",
+    "spark_session",
     "topics",
     "verify_output",
 ]

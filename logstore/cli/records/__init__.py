@@ -3,7 +3,7 @@ those of a running cluster.
 
 Begin with ``reading``, which needs no lock, and ``loading``, which writes. ``format`` and
 ``input`` turn records into text and back, ``columns`` and ``files`` into rows of a file;
-``output`` and ``batching`` write them.
+``output`` and ``batching`` write them. ``table`` asks Spark to.
 """
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "output",
     "positions",
     "reading",
+    "table",
 ]

@@ -26,7 +26,7 @@ LS_JNI(jint, open)(JNIEnv *env, jclass class, jbyteArray path)
     if (strlen(name) != (size_t)size)
         return -ENOENT;
     do
-        descriptor = open(name, O_RDONLY | O_CLOEXEC);
+        descriptor = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* waits for no pipe */
     while (descriptor < 0 && errno == EINTR);
     return descriptor < 0 ? -errno : descriptor;
 }

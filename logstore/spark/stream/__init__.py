@@ -4,4 +4,4 @@ Begin with ``stream``. ``stream_log`` looks at one partition, ``stream_offsets``
 checkpoint stores and the proof that it still holds.
 """
 
-__all__ = ["stream"]
+__all__ = ["stream", "stream_log", "stream_offsets"]

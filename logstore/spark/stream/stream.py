@@ -9,8 +9,7 @@ warns instead, and continues where the log diverges from what was read.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -34,6 +33,7 @@ from logstore.directory.layout import list_partitions
 from logstore.directory.listing import PartitionLayout
 from logstore.directory.planning import OffsetRange
 from logstore.directory.split_reader import read_splits
+from logstore.directory.splits import ReadSettings
 from logstore.directory.transactions import aborted_transactions, last_stable_offset
 from logstore.spark.columns import check_schema
 from logstore.spark.options import Options, SourceOptions
@@ -43,6 +43,7 @@ from logstore.spark.stream.stream_offsets import (
     Marks,
     StreamMark,
     began_from,
+    behind,
     from_json,
     is_first,
     share,
@@ -61,8 +62,6 @@ _T = TypeVar("_T")
 
 _NOTHING = StreamMark(0)  # for a partition that is new
 _TRIES = 3  # retention and truncation delete files rarely, and not for long
-_DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
-_NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class StreamOptions:
             read,
             options.integer("maxOffsetsPerTrigger", 0, 1),
             options.integer("minOffsetsPerTrigger", 0, 1),
-            _duration(options, "maxTriggerDelay", "15m"),
+            options.duration_ns("maxTriggerDelay", "15m"),
         )
         options.refuse_unknown()
         if read.granularity != "record":
@@ -104,14 +103,6 @@ class StreamOptions:
         return parsed
 
 
-def _duration(options: Options, name: str, default: str) -> int:
-    text = options.text(name, default).strip().lower()
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"option {name}: {text!r} is no duration, such as 500ms, 30s or 15m")
-    return int(match[1]) * _NANOSECONDS[match[2]]
-
-
 class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of a query, in a Python process beside the driver.
 
@@ -123,13 +114,20 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         check_schema(options.read.granularity, schema)
         self._options = options
-        self._schema: pyarrow.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema: pyarrow.Schema = to_arrow_schema(schema, timezone="UTC")
         self._clock = clock or SystemClock()
         self._views: dict[tuple[PartitionLayout, str], StreamLogView] = {}
+        self._listed: Views = {}
+        self._decided: dict[str, Any] = {}  # where the micro-batch ends that ``_listed`` gave
         self._latest: dict[TopicPartition, int] = {}
         self._target: dict[TopicPartition, int] | None = None  # for a query that is to end
         self._waiting_since_ns: int | None = None
         self._last_try = True
+
+    @property
+    def settings(self) -> ReadSettings:
+        """What tasks need of the options."""
+        return self._options.read
 
     # -- what can be read -------------------------------------------------------------------------
 
@@ -158,8 +156,10 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         marks = from_json(start)
         ends = self._looking(lambda views: self._next(views, marks, limit))
         if is_first(start):
-            return to_json(marks if ends is None else ends, began=marks)
-        return start if ends is None or ends == marks else to_json(ends)
+            self._decided = to_json(marks if ends is None else ends, began=marks)
+        else:
+            self._decided = start if ends is None or ends == marks else to_json(ends)
+        return self._decided
 
     def _next(self, views: Views, marks: Marks, limit: ReadLimit) -> Marks | None:
         """The marks of all partitions at the end of the next micro-batch; ``None`` to wait."""
@@ -195,6 +195,10 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the logs ended at the last listing, for the query's progress."""
         return to_json({tp: StreamMark(offset) for tp, offset in self._latest.items()})
 
+    def behind_latest(self, consumed: dict[str, Any]) -> dict[str, str]:
+        """Return how far ``consumed`` is behind the last listing, for the query's progress."""
+        return behind(from_json(consumed), self._latest)
+
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._looking(
             lambda views: {tp: view.readable_end for tp, view in views.items()}
@@ -213,7 +217,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_try = True
         return decide(self._list_logs())
 
-    def _list_logs(self) -> dict[TopicPartition, StreamLogView]:
+    def _list_logs(self) -> Views:
         read = self._options.read
         layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
         # If a listing did not change, not even in sizes, its files are not read again. A log that
@@ -224,7 +228,8 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for layout, view in zip(layouts, views, strict=True)
             if view.settled
         }
-        return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views}
+        self._listed = {TopicPartition(v.layout.topic, v.layout.partition): v for v in views}
+        return self._listed
 
     def _view(self, layout: PartitionLayout) -> StreamLogView:
         found = layout.topic_id
@@ -267,9 +272,13 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- reading -------------------------------------------------------------------------------
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
         """The tasks of a micro-batch. After a failure it was planned by an earlier run."""
         starts, ends = began_from(start, end), from_json(end)
+        if end == self._decided:  # just now: the same listing will do, if nothing is lost by it
+            self._last_try = False
+            with suppress(FileNotFoundError, DataLossError, ListingOutdatedError):
+                return self._planned(self._listed, starts, ends)
         return self._looking(lambda views: self._planned(views, starts, ends))
 
     def _planned(self, views: Views, starts: Marks, ends: Marks) -> list[ReadTask]:
@@ -308,7 +317,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, ReadTask)
-        return read_splits(partition.splits, self._options.read, self._schema)
+        return read_splits(partition.splits, self.settings, self.schema)
 
 
 def _marks(

@@ -179,6 +179,18 @@ def _mark(offset: int, found: Mapping[str, Any]) -> StreamMark:
     )
 
 
+def behind(marks: Marks, ends: Mapping[TopicPartition, int]) -> dict[str, str]:
+    """How many offsets a query is behind the ends of the logs, named as by Spark's Kafka source."""
+    counts = [end - marks[tp].offset for tp, end in ends.items() if tp in marks]
+    if not counts:
+        return {}
+    return {
+        "minOffsetsBehindLatest": str(min(counts)),
+        "maxOffsetsBehindLatest": str(max(counts)),
+        "avgOffsetsBehindLatest": str(sum(counts) / len(counts)),
+    }
+
+
 # ---- where two histories diverge
 # ------------------------------------------------------------------
 
@@ -232,6 +244,7 @@ __all__ = [
     "Proof",
     "StreamMark",
     "began_from",
+    "behind",
     "common_end",
     "from_json",
     "is_first",

@@ -7,6 +7,7 @@ lie in ``.<name>.writing-<id>`` beside it, which commit and abort remove::
                          /directory/flights-0/…    the log directory, while it is assembled
                          /replaced/…               what was taken away, where two directories cannot
                                                    change places at once
+    .backup.committing                             locked by the write that commits
 
 An append assembles the whole directory, too. Existing segments get a second name in it
 (``target.continue_in``), and new rows go to new segments.
@@ -15,12 +16,14 @@ An append assembles the whole directory, too. Existing segments get a second nam
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -28,7 +31,13 @@ from checkpoints import clean_shutdown
 from checkpoints.errors import CheckpointFailedError
 from checkpoints.loggers import get_logger
 from checkpoints.partition_metadata import topic_id_from_text
-from logstore.common.errors import ConfigError, StorageFailedError
+from logstore.common.clock import SystemClock
+from logstore.common.errors import (
+    ConfigError,
+    LogDirLockedError,
+    ResourceBusyError,
+    StorageFailedError,
+)
 from logstore.common.random_id import new_uuid, random_id
 from logstore.common.types import TopicPartition
 from logstore.manager import LogManager, ManagerOwner
@@ -43,6 +52,8 @@ logger = get_logger(__name__)
 
 _WINDOW = 16 << 20  # bytes of a task's file read at a time
 _PREFIX = 12  # base offset and length of a batch
+_PAUSES_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+"""Between two looks whether another write has committed; the last one again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,8 @@ class StagingArea:
         """
         storage = self.storage
         try:
+            if storage.info(self.path) is None:
+                return
             if storage.info(self.replaced) is not None and storage.info(self.directory) is not None:
                 storage.rename(self.replaced, self.target)
                 storage.sync_dir(self.parent)
@@ -127,9 +140,13 @@ def check_target(area: StagingArea, options: WriteOptions, overwrite: bool) -> T
         ConfigError: it is not a log directory, a killed write has moved it away, or a topic in it
             has another number of partitions than the options.
     """
-    target = look_at(area.storage, area.target)
-    if not target.exists:
-        _refuse_a_half_replaced(area)
+    try:
+        target = _look(area)
+    except ConfigError:
+        if not any(_areas(area)):
+            raise
+        with _committing(area, options.commit_timeout_ns):  # it may be half way through a commit
+            target = _look(area)
     known = target.topics.get(options.topic)
     count = options.partition_count
     if known is not None and not overwrite and count and known.partitions != count:
@@ -140,20 +157,28 @@ def check_target(area: StagingArea, options: WriteOptions, overwrite: bool) -> T
     return target
 
 
-def _refuse_a_half_replaced(area: StagingArea) -> None:
-    """Refuse a target whose last write was killed between its two renames.
-
-    Nothing is lost, but a user has to know.
+def _look(area: StagingArea) -> Target:
+    """The target. Refuses one whose last write was killed between its two renames: nothing is
+    lost, but a user has to know.
     """
+    target = look_at(area.storage, area.target)
+    for path in () if target.exists else _areas(area):
+        replaced = os.path.join(path, "replaced")
+        if area.storage.info(replaced) is not None:
+            raise ConfigError(
+                f"{area.target} was taken away by a write that was killed: rename {replaced} back"
+            )
+    return target
+
+
+def _areas(area: StagingArea) -> Iterator[str]:
+    """The staging areas of all writes of the target, also those that were left behind."""
     if area.storage.info(area.parent) is None:
         return
     prefix = f".{os.path.basename(area.target)}.writing-"
     for entry in area.storage.scan_dir(area.parent):
-        replaced = os.path.join(area.parent, entry.name, "replaced")
-        if entry.name.startswith(prefix) and area.storage.info(replaced) is not None:
-            raise ConfigError(
-                f"{area.target} was taken away by a write that was killed: rename {replaced} back"
-            )
+        if entry.name.startswith(prefix):
+            yield os.path.join(area.parent, entry.name)
 
 
 # ---- after the job -----------------------------------------------------------------------------
@@ -171,44 +196,89 @@ def commit(
 
     Offsets follow the numbers of the tasks, and within a task its rows: the same rows in the same
     tasks give the same logs, whatever was retried. Durable on return. If the target has this write
-    already, nothing is done.
+    already, nothing is done. Commits of one target wait for each other.
 
     Args:
         before: the target before the job, by which partitions were chosen.
     Raises:
         ConfigError: the target has changed since before the job.
-        LogDirLockedError: a broker, a ``LogManager`` or another write has the target open.
+        LogDirLockedError: a broker or a ``LogManager`` has the target open.
+        ResourceBusyError: other writes were committing all of ``commitTimeout``.
         StorageFailedError: a task's file is missing, or the disk failed.
     """
     try:
-        with _locked(area):
-            now = look_at(area.storage, area.target)
-            if area.write_id in now.writes:
-                logger.info("%s: write %s is there already", area.target, area.write_id)
-                return 0
-            sources = _by_partition(area.storage, staged)
-            base = Target() if overwrite else now
-            if not overwrite:
-                _refuse_changes(area, {tp.topic for tp in sources}, before, now)
-            if base.exists:
-                continue_in(area.storage, area.target, area.directory)
-            _assemble(area.storage, area.directory, sources, options, base)
-            store_writes(area.storage, area.directory, (*base.writes, area.write_id))
-            area.storage.sync_dir(area.directory)
-            _publish(area)
+        with _committing(area, options.commit_timeout_ns):
+            try:
+                with _locked(area):
+                    return _commit(area, staged, options, before, overwrite)
+            finally:
+                area.remove()  # before the next one looks: it may put the old directory back
     except (OSError, CheckpointFailedError) as error:
         raise StorageFailedError(area.target, "commit", str(error)) from error
     finally:
         area.remove()
+
+
+@contextmanager
+def _committing(area: StagingArea, timeout_ns: int) -> Iterator[None]:
+    """Hold the lock that writes of one target have among themselves, beside the target.
+
+    No other program takes it: whoever has it is a write, so it is waited for. The target's own lock
+    tells nothing of its holder. A process that is killed lets go of it.
+
+    Raises:
+        ResourceBusyError: after ``timeout_ns``.
+    """
+    storage, clock = area.storage, SystemClock()
+    path = os.path.join(area.parent, f".{os.path.basename(area.target)}.committing")
+    give_up_ns = clock.monotonic_ns() + timeout_ns
+    for pause_s in chain(_PAUSES_S, repeat(_PAUSES_S[-1])):
+        try:
+            lock = storage.lock(path)
+            break
+        except LogDirLockedError as error:
+            if clock.monotonic_ns() >= give_up_ns:
+                reason = (
+                    f"other writes, the last one by {error.holder}, have been committing for "
+                    f"{timeout_ns // 10**9} s (commitTimeout)"
+                )
+                raise ResourceBusyError(area.target, "commit", reason) from None
+        threading.Event().wait(pause_s)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            storage.remove(path)  # one that has it open already looks again for its name
+        lock.release()
+
+
+def _commit(
+    area: StagingArea,
+    staged: Sequence[StagedFile],
+    options: WriteOptions,
+    before: Target,
+    overwrite: bool,
+) -> int:
+    now = _look(area)
+    if area.write_id in now.writes:
+        logger.info("%s: write %s is there already", area.target, area.write_id)
+        return 0
+    sources = _by_partition(area.storage, staged)
+    base = Target() if overwrite else now
+    if not overwrite:
+        _refuse_changes(area, {tp.topic for tp in sources}, before, now)
+    if base.exists:
+        continue_in(area.storage, area.target, area.directory)
+    _assemble(area.storage, area.directory, sources, options, base)
+    store_writes(area.storage, area.directory, (*base.writes, area.write_id))
+    area.storage.sync_dir(area.directory)
+    _publish(area)
     return sum(extent.records for file in staged for extent in file.extents)
 
 
 @contextmanager
 def _locked(area: StagingArea) -> Iterator[None]:
-    """Hold the lock of the target.
-
-    If there is no target yet, the rename decides between writers.
-    """
+    """Hold the lock of the target, if there is one yet, against brokers."""
     storage = area.storage
     if storage.info(area.target) is None or not storage.scan_dir(area.target):
         yield

@@ -53,6 +53,7 @@ class WriteOptions:
     segment_bytes: int
     index_interval_bytes: int
     message_timestamp_type: str
+    commit_timeout_ns: int
 
     @classmethod
     def from_spark(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -77,6 +78,7 @@ class WriteOptions:
             segment_bytes=options.size("segmentBytes", "1g", 14, MAX_INT),
             index_interval_bytes=options.size("indexIntervalBytes", "4k", 0, MAX_INT),
             message_timestamp_type=options.choice("timestampType", ("CreateTime", "LogAppendTime")),
+            commit_timeout_ns=options.duration_ns("commitTimeout", "15m"),
         )
         options.refuse_unknown()
         parsed._check()
@@ -124,6 +126,9 @@ _KAFKA_NAMES = {
     "message.timestamp.type": "timestampType",
     "broker.id": "brokerId",
     "cluster.id": "clusterId",
+    # as Spark's Kafka sink has a producer's
+    "kafka.batch.size": "batchSize",
+    "kafka.compression.type": "compression",
 }
 
 

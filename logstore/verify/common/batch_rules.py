@@ -19,6 +19,7 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 _KNOWN_BITS = 0x7F
 _AFTER_CUT = ": as a cut leaves it, until it is written again"
 MAGIC = 2
+_NO_PRODUCER = (UNKNOWN, 0)
 
 
 class Row(NamedTuple):
@@ -52,11 +53,14 @@ class Row(NamedTuple):
 
     @property
     def has_hole(self) -> bool:
-        """Whether compaction removed records or set the delete horizon (F-92, F-95)."""
-        return self.magic == MAGIC and (
-            self.record_count != self.last_offset - self.base_offset + 1
-            or bool(self.attributes & bits.DELETE_HORIZON)
-        )
+        """Whether compaction removed records (F-92)."""
+        span = self.last_offset - self.base_offset + 1
+        return self.magic == MAGIC and self.record_count != span
+
+    @property
+    def has_horizon(self) -> bool:
+        """Whether compaction set the delete horizon (F-95), or somebody else its bit."""
+        return self.magic == MAGIC and bool(self.attributes & bits.DELETE_HORIZON)
 
 
 def check_header(row: Row) -> Iterator[Problem]:
@@ -88,16 +92,27 @@ def check_header(row: Row) -> Iterator[Problem]:
 def _check_producer(row: Row) -> Iterator[Problem]:
     """The producer fields fit each other (F-75).
 
-    A control batch without a producer is allowed: the Raft metadata log has such batches.
+    A control batch without a producer is allowed: the Raft metadata log has such batches. Clients
+    that are not idempotent write −1 into epoch and sequence, but Sarama a sequence of 0, and
+    KafkaJS both as 0; no broker looks at them.
     """
     at = row.position, row.base_offset
     if row.producer_id >= 0:
+        if row.is_control and not row.is_transactional:
+            yield warning("log-transactional", "a marker that is not transactional", *at)
         if row.producer_epoch < 0:
             yield warning("log-producer-epoch", f"producer {row.producer_id} without an epoch", *at)
         if row.base_sequence < 0 and not row.is_control:
             yield warning("log-sequence", f"producer {row.producer_id} without a sequence", *at)
-    elif row.is_transactional:
-        yield warning("log-transactional", "transactional, but without a producer id", *at)
+    else:
+        if row.is_transactional:
+            yield warning("log-transactional", "transactional, but without a producer id", *at)
+        if row.producer_id != UNKNOWN or row.producer_epoch not in _NO_PRODUCER:
+            message = f"producer {row.producer_id} with epoch {row.producer_epoch}"
+            yield warning("log-producer-epoch", message, *at)
+        if row.base_sequence not in _NO_PRODUCER and not row.is_control:
+            message = f"sequence {row.base_sequence} without a producer id"
+            yield warning("log-sequence", message, *at)
     if row.is_control and row.base_sequence != UNKNOWN:
         yield warning("log-sequence", f"a control batch with sequence {row.base_sequence}", *at)
 

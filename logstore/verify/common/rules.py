@@ -15,7 +15,7 @@ from logstore.verify.common.report import Severity
 _SECTION = re.compile(r"^### (.+)\n(?s:(.+?))(?=\n#|\Z)", re.MULTILINE)
 _LINK = re.compile(r"\[[^]]+\]\(#([a-z-]+)\)")
 _RULE = re.compile(
-    r"(.+\.) Rule \[([FILS]-\d+)\]\(\S+\): ([a-z, ]+)"
+    r"(.+\.) Rule \[([FILSW]-\d+)\]\(\S+\): ([a-z, ]+)"
     r" \* Meaning: (.+) \* Cause: (.+) \* What to do: (.+)"
 )
 

@@ -58,6 +58,8 @@ from logstore.verify.partition.ends import (
 )
 from logstore.verify.partition.own_files import OwnFiles, is_own_file
 from logstore.verify.partition.producer_files import CheckedSegments, ProducerFiles
+from logstore.verify.partition.replacements import Replacements
+from logstore.verify.segment.content import OF_COORDINATORS
 from logstore.verify.segment.diagnosis import TORN
 from logstore.verify.segment.producers import ProducerFacts, check_snapshot
 from logstore.verify.segment.segment_check import (
@@ -67,7 +69,6 @@ from logstore.verify.segment.segment_check import (
     file_name,
 )
 
-_OF_COORDINATORS = frozenset(("__consumer_offsets", "__transaction_state"))
 _NO_END = 2**63 - 1
 _EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut", ".aside")
 _ALMOST = re.compile(r"\.(log|index|timeindex|txnindex|snapshot)$")
@@ -100,6 +101,9 @@ class PartitionCheck:
     epochs: list[tuple[int, int]] | None = None
     """The entries of leader-epoch-checkpoint; None if they cannot be used."""
     own: OwnFiles | None = None
+    replacements: Replacements = field(init=False)
+    partitions: int = 0
+    """How many partitions of the topic are known at least."""
     tp: TopicPartition | None = None
     """The partition of that name; None for another name, and until the directory is listed."""
     _snapshots: list[int] = field(default_factory=list)
@@ -147,7 +151,7 @@ class PartitionCheck:
         self._bases = bases
         self._orphans(segments)
         starts = sorted(start for _, start in self.epochs or ())
-        wanted = self.own.wanted if self.own else []
+        wanted = sorted({*self._snapshots, *(self.own.wanted if self.own else ())})
         self._last_settled = max((base for base in bases if base not in self._rolled), default=-1)
         for base, end in pairwise([*bases, UNKNOWN]):
             if self.only not in (UNKNOWN, base):
@@ -165,9 +169,19 @@ class PartitionCheck:
                 floor=self._floor,
                 is_roll=base in self._rolled,
                 next_is_empty=end >= 0 and not segments[end][filenames.LOG_SUFFIX].size,
+                tp=self.tp,
+                partitions=self.partitions,
             )
             self.jobs.append(job)
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
+
+    def __post_init__(self) -> None:
+        self.replacements = Replacements(self.directory)
+
+    @property
+    def all_jobs(self) -> list[SegmentJob]:
+        """The segments, then the files that a start will put in the place of some."""
+        return [*self.jobs, *self.replacements.jobs]
 
     @property
     def whole(self) -> bool:
@@ -192,14 +206,17 @@ class PartitionCheck:
     def is_compacted(self, results: Iterable[SegmentResult]) -> bool:
         """Whether gaps are normal here, by any of the signs that a compaction leaves.
 
-        A kill may have left it before it wrote its checkpoint.
+        A kill may have left it before it wrote its checkpoint. A delete horizon without a gap is
+        no sign: any client can set its bit.
         """
+        results = list(results)
         properties = self.own.properties if self.own else None
         policy = properties.values.get("cleanup.policy", "") if properties else ""
         return (
             self.facts.cleaner_offset >= 0
             or "compact" in policy.split(",")
             or any(result.holes for result in results)
+            or (any(r.horizons for r in results) and any(r.missing for r in results))
         )
 
     # -- looking again -------------------------------------------------------------------------
@@ -224,6 +241,7 @@ class PartitionCheck:
         found = PartitionCheck(
             self.storage, self.directory, self.options, self.facts, self.only, self.uri
         )
+        found.partitions = self.partitions
         found.prepare()
         spec = next((job.compare for job in self.jobs if job.compare), None)
         found.jobs = [replace(job, compare=spec) for job in found.jobs]
@@ -318,8 +336,8 @@ class PartitionCheck:
                 continue
             elif parsed.transition and not self._is_roll(parsed):
                 if self.only < 0:
-                    message = f"a {parsed.transition} file: the next start removes or completes it"
-                    self._find(file.name, info("leftover", message))
+                    told = self.replacements.take(file, parsed)
+                    self._find_all(file.name, [told] if told else [])
             elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
                 message = f"{file.size} bytes, it has at most {SIZE_MAX}: not read"
                 self._find(
@@ -332,6 +350,8 @@ class PartitionCheck:
             else:
                 segments.setdefault(parsed.offset, {})[parsed.suffix] = file
         self._snapshots.sort()
+        for base, problem in self.replacements.plan(SIZE_MAX):
+            self._find(file_name(base, filenames.LOG_SUFFIX, is_roll=True), problem, base)
         for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
             message = "not settled: the next start takes it in if nothing before it is lost"
             severity = warning if self.facts.clean else info  # a clean stop settles all
@@ -379,8 +399,11 @@ class PartitionCheck:
 
     # -- joining -------------------------------------------------------------------------------
 
-    def finish(self, found: Sequence[SegmentResult]) -> PartitionReport:
-        """Join the results of all jobs but those that failed, in order of their bases.
+    def finish(
+        self, found: Sequence[SegmentResult], swapped: Sequence[SegmentResult] = ()
+    ) -> PartitionReport:
+        """Join the results of all jobs but those that failed, in order of their bases; ``swapped``
+        are those of replacements.
 
         Raises:
             OSError: a snapshot or a transaction index could not be read.
@@ -398,6 +421,12 @@ class PartitionCheck:
             report.unreadable += result.unreadable + claimed
             report.unreadable += 0 if compacted else result.missing
         self._join(results, compacted)
+        promised = max(self.facts.recovery_point, self.facts.high_watermark)
+        sparse = compacted or self.is_compacted([*results, *swapped])
+        for name, base, problem in self.replacements.check(
+            swapped, results, promised, compacted=sparse
+        ):
+            self._find(name, problem, base)
         ends = not results or filenames.LOG_SUFFIX not in results[-1].vanished
         end_offset = report.log_end_offset if ends else _NO_END
         if self.only < 0:
@@ -405,7 +434,6 @@ class PartitionCheck:
             if ends:
                 reached = report.log_end_offset
                 reached += claimed if results and results[-1].tail == TORN else 0
-                promised = max(self.facts.recovery_point, self.facts.high_watermark)
                 report.unreadable += max(0, promised - max(reached, self.facts.log_start))
                 last = self.file_name(results[-1].base, filenames.LOG_SUFFIX) if results else "."
                 self._find_all(
@@ -424,7 +452,7 @@ class PartitionCheck:
             self._tail is not None,
             self._floor,
             self.only < 0 and ends and self.closed_cleanly(),
-            self.tp is None or self.tp.topic not in _OF_COORDINATORS,
+            self.tp is None or self.tp.topic not in OF_COORDINATORS,
         )
         self._producer_files().check(stretch, self._snapshots)
         return report
@@ -490,6 +518,9 @@ class PartitionCheck:
                 self._find_in_log(
                     result.base, warning("log-offset-order", message, position, expected)
                 )
+            if result.horizons and not compacted:
+                message = "a delete horizon in a log that shows no other sign of compaction"
+                self._find_in_log(result.base, info("log-attributes", message))
             if compacted and result.gap_count:
                 message = f"{result.gap_count} gaps between offsets: the log is compacted"
                 self._find_in_log(result.base, info("log-compacted-gap", message))

@@ -68,16 +68,18 @@ class ProducerFiles:
         """
         jobs, results, compacted = stretch.jobs, stretch.results, stretch.compacted
         start = max(results[0].base if results else 0, stretch.floor)
+        starts = {at: begins for r in results for at, (begins, _) in r.batches_at.items()}
         snapshots = {offset: self.read_snapshot(offset) for offset in snapshot_offsets}
         floor = stretch.floor
         replay, end, gapless = Replay(floor), 0, True
-        states: dict[int, tuple[dict[int, ProducerFact], bool]] = {}
+        whole = stretch.from_start and not compacted
+        states: dict[int, tuple[dict[int, ProducerFact], bool, bool]] = {}
         for job, result in zip(jobs, results, strict=True):
             if result.base > end and not compacted:  # the first one, or after a hole
                 before = snapshots.get(result.base)
                 replay = Replay(floor, known=before is not None)
                 replay.seed(before or ())
-                gapless = True
+                gapless, whole = True, False
             replay.known = replay.known and stretch.from_start
             overlaps, end = result.base < end, max(end, result.end_offset)
             if filenames.LOG_SUFFIX not in result.vanished:
@@ -86,9 +88,10 @@ class ProducerFiles:
                 log = os.path.basename(job.path(filenames.LOG_SUFFIX))
                 for problem in islice(replay.jumps(result.producers), _JUMPS_MAX):
                     self.find(log, problem, job.base)
+            whole = whole and replay.known and not overlaps and not result.gap_count
             for offset, facts in result.producers.marks.items():
                 if result.producers.complete:
-                    states[offset] = replay.joined(facts), replay.known
+                    states[offset] = replay.joined(facts), replay.known, whole
             gapless = gapless and not result.gap_count  # otherwise sequences may be missing, too
             replay.advance(result.producers)
         for offset, entries in snapshots.items():
@@ -99,9 +102,15 @@ class ProducerFiles:
                 message = f"lies above the end of the log, {stretch.end_offset}"
                 self.find(name, warning("snapshot-above-log", message, offset=offset))
                 continue
-            state, exact = ({}, False) if compacted else states.get(offset, ({}, False))
-            for problem in check_snapshot(offset, entries or (), state, exact, floor):
+            unknown: tuple[dict[int, ProducerFact], bool, bool] = {}, False, False
+            state, exact, is_whole = unknown if compacted else states.get(offset, unknown)
+            is_whole = is_whole and entries is not None
+            for problem in check_snapshot(offset, entries or (), state, exact, floor, is_whole):
                 self.find(name, problem)
+            begins = starts.get(offset, offset)
+            if begins < offset:
+                message = f"its offset lies inside the batch that begins at {begins}"
+                self.find(name, error("snapshot-form", message, offset=offset))
 
         end = stretch.end_offset
         newest = max(snapshots, default=UNKNOWN)  # above the end it is reported already

@@ -29,8 +29,10 @@ class ComparedReplica:
         self.epochs = [run for result in self.results for run in result.epochs]
         self.ranges: dict[int, RangeDigest] = {}
         self.range_starts: dict[int, list[RangeStart]] = {}
+        self._logs: set[str] = set()  # not what only waits to replace one of them
         for job, result in zip(self.check.jobs, self.results, strict=True):
             path = job.path(filenames.LOG_SUFFIX)
+            self._logs.add(path)
             for digest in result.ranges:
                 before = self.ranges.get(digest.number)
                 self.ranges[digest.number] = before.joined(digest) if before else digest
@@ -60,7 +62,7 @@ class ComparedReplica:
 
         A follower receives what its leader has compacted, even if its own cleaner has never run.
         """
-        return self._behind(r.base for r in self.results if r.holes or r.gap_count)
+        return self._behind(r.base for r in self.results if r.holes or r.horizons or r.gap_count)
 
     @property
     def vanished_end(self) -> int:
@@ -95,7 +97,7 @@ class ComparedReplica:
         """Whether a finding already reports an unreadable batch at offsets ``[start, end)``."""
         return any(
             finding.severity is Severity.ERROR
-            and finding.file.removesuffix(filenames.SWAP_SUFFIX).endswith(filenames.LOG_SUFFIX)
+            and finding.file in self._logs
             and start <= finding.offset < end
             for finding in self.check.findings
         )

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from uuid import UUID
 
 from checkpoints.partition_metadata import PARTITION_METADATA
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties
@@ -81,8 +82,11 @@ def _look_again(
     always = set(map(_identity, check.findings))
     for _ in range(_LOOKS_MAX):
         check = check.again()
-        results = [verify_segment(check.storage, job, check.options) for job in check.jobs]
-        partition = check.finish(results)
+        results, swapped = (
+            [verify_segment(check.storage, job, check.options) for job in jobs]
+            for jobs in (check.jobs, check.replacements.jobs)
+        )
+        partition = check.finish(results, swapped)
         if not _incoherent(check, results):
             return check, partition, results
         always &= set(map(_identity, check.findings))
@@ -104,23 +108,30 @@ def _differs(check: PartitionCheck, message: str) -> Finding:
 
 @dataclass(slots=True)
 class TopicIds:
-    """Partitions of a topic share one id, on every broker (F-37), and one configuration."""
+    """Partitions of a topic share one id, on every broker, and with no other topic (F-37); and they
+    have one configuration.
+    """
 
     _first: dict[tuple[str, str], tuple[str, object]] = field(default_factory=dict)
+    _owners: dict[tuple[str, UUID], dict[str, str]] = field(default_factory=dict)
+    """The topics that have an id, each with the first file that says so."""
     _properties: dict[tuple[str, str], tuple[str, TopicProperties]] = field(default_factory=dict)
     _without: dict[tuple[str, str], list[PartitionCheck]] = field(default_factory=dict)
     """Partitions without properties, of topics where no partition with properties was seen."""
 
-    def check(self, cluster: str, check: PartitionCheck) -> Finding | None:
+    def check(self, cluster: str, check: PartitionCheck) -> Iterator[Finding]:
         if check.tp is None or check.metadata is None:
-            return None
+            return
         path = os.path.join(check.directory, PARTITION_METADATA)
-        topic_id = check.metadata.topic_id
-        first_path, first_id = self._first.setdefault((cluster, check.tp.topic), (path, topic_id))
-        if topic_id == first_id:
-            return None
-        message = f"topic id {topic_id}, in {first_path} it is {first_id}"
-        return check.finding(PARTITION_METADATA, error("topic-id", message, 2))
+        topic, topic_id = check.tp.topic, check.metadata.topic_id
+        first_path, first_id = self._first.setdefault((cluster, topic), (path, topic_id))
+        if topic_id != first_id:
+            message = f"topic id {topic_id}, in {first_path} it is {first_id}"
+            yield check.finding(PARTITION_METADATA, error("topic-id", message, 2))
+        owners = self._owners.setdefault((cluster, topic_id), {topic: path})
+        if owners.setdefault(topic, path) == path != (first_path := next(iter(owners.values()))):
+            message = f"topic id {topic_id} is that of another topic in {first_path}"
+            yield check.finding(PARTITION_METADATA, error("topic-id", message, 2))
 
     def check_properties(self, check: PartitionCheck) -> Iterator[Finding]:
         """All partitions of a topic in one broker's directories have one configuration."""
@@ -169,8 +180,7 @@ class ReplicaSet:
                 report.refuse(check.directory, failure)
                 continue
             ready.append(check)
-            wrong = self.topic_ids.check(self.cluster, check)
-            report.findings.extend([wrong] if wrong else [])
+            report.findings.extend(self.topic_ids.check(self.cluster, check))
             report.findings.extend(self.topic_ids.check_properties(check))
         self.checks = ready
         if self.options.compare:
@@ -181,14 +191,19 @@ class ReplicaSet:
         replicas = []
         following = iter(outcomes)
         for check in self.checks:
-            own = list(islice(following, len(check.jobs)))
-            for job, outcome in zip(check.jobs, own, strict=True):
+            own, swaps = (
+                list(islice(following, len(jobs))) for jobs in (check.jobs, check.replacements.jobs)
+            )
+            for job, outcome in zip(check.all_jobs, own + swaps, strict=True):
                 if isinstance(outcome, Failure):
                     name = outcome.name or os.path.basename(job.path(filenames.LOG_SUFFIX))
                     report.refuse(os.path.join(job.directory, name), outcome.reason)
-            results = [outcome for outcome in own if isinstance(outcome, SegmentResult)]
+            results, swapped = (
+                [outcome for outcome in some if isinstance(outcome, SegmentResult)]
+                for some in (own, swaps)
+            )
             try:
-                partition: PartitionReport | None = check.finish(results)
+                partition: PartitionReport | None = check.finish(results, swapped)
                 if len(results) == len(own) and _incoherent(check, results):
                     check, partition, results = _look_again(check, report)
                     own = [*results]

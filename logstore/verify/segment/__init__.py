@@ -2,4 +2,4 @@
 compares the indexes as the batches pass by.
 """
 
-__all__ = ["diagnosis", "producers", "records", "scan", "segment_check"]
+__all__ = ["content", "diagnosis", "producers", "records", "scan", "segment_check"]

@@ -40,10 +40,11 @@ from logstore.verify.common.header_table import (
     MAGIC as MAGIC_COLUMN,
 )
 from logstore.verify.common.report import UNKNOWN, Severity, error, info
+from logstore.verify.segment.content import RecordCheck, check_records_of, record_check
 from logstore.verify.segment.index_entries import IndexEntries
 from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
 from logstore.verify.segment.producers import PRODUCERS_MAX, SequencedBatch
-from logstore.verify.segment.records import check_content
+from logstore.verify.segment.records import check_content, check_horizons
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
 
 _EPOCH_RUNS_MAX = 50_000
@@ -74,6 +75,9 @@ class SegmentChecks:
         self._time_index = TimeIndexCheck(time_entries)
         self._digests = ContentDigests(options.fingerprint, job.compare)
         self._sequences: SequenceWatch | None = SequenceWatch(PRODUCERS_MAX)
+        tp = job.tp
+        content = record_check(*tp, job.partitions) if tp and options.deep else None
+        self._content: RecordCheck | None = content
         self._marks = sorted(job.snapshots)
         result.producers.floor = job.floor
         self._epoch_starts = sorted(job.epoch_starts)
@@ -111,6 +115,10 @@ class SegmentChecks:
             problems = self.result.problems_of(filenames.LOG_SUFFIX)
             wrapped: list[int] = []
             found = list(check_content(view, table, self.options.unpacked_max, wrapped))
+            if survey.horizons:
+                found += check_horizons(view, table, self.options.unpacked_max)
+            if self._content is not None:
+                found += check_records_of(view, table, self.options.unpacked_max, self._content)
             problems.extend(found)
             self.result.records += sum(wrapped)
             broken = {p.position for p in found if p.severity is Severity.ERROR}
@@ -149,6 +157,7 @@ class SegmentChecks:
         for number in survey.odd:
             problems.extend(check_header(table.row(number)))
         result.holes = result.holes or survey.holes
+        result.horizons = result.horizons or survey.horizons
         if not self._advance(table, survey):
             self._place(table)
         is_as_claimed = table.in_order or table.bases == table.column(BASE)
@@ -332,7 +341,8 @@ class SegmentChecks:
             offset = self._wanted.pop(0)
             at = bisect_left(lasts, offset)
             row = table.row(at)
-            if bases[at] <= offset and row.magic == MAGIC and not row.has_hole:
+            whole = row.magic == MAGIC and not (row.has_hole or row.has_horizon)
+            if bases[at] <= offset and whole:
                 crc = table.column(POSITION)[at] + CRC_POSITION
                 stored = int.from_bytes(view[crc : crc + 4], "big")
                 self.result.batches_at[offset] = bases[at], stored

@@ -10,8 +10,10 @@ batches below the log start say, so its producer files may be right with or with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from logstore.format.header import add_sequence
@@ -24,6 +26,10 @@ PRODUCERS_MAX = 50_000
 """How many producers and aborted transactions are kept for a segment, to bound memory."""
 
 _NEVER = 2**63
+EPOCH_FELL, COORDINATOR_FELL = -1, -2
+"""In the place of the sequence that was due. The second one is of a marker, whose epoch of the
+coordinator is in the place of the sequence.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class ProducerFact:
     transaction_late: int = UNKNOWN
     ended_transaction: bool = False
     loose: bool = False
+    offset: int = UNKNOWN
+    """Of its last batch or marker."""
 
 
 class AbortMarker(NamedTuple):
@@ -76,6 +84,14 @@ class SequencedBatch(NamedTuple):
 
     def jump(self, due: int, previous: int) -> Problem:
         """The sequence does not continue that of the batch at offset ``previous``."""
+        if due == EPOCH_FELL:
+            message = f"producer {self.producer_id}: epoch {self.epoch}, and a later one in its "
+            message += f"batch of offset {previous}"
+            return warning("producer-epoch", message, self.position, self.offset)
+        if due == COORDINATOR_FELL:
+            message = f"producer {self.producer_id}: a marker of coordinator epoch {self.sequence}"
+            message += f", and a later one before, up to offset {previous}"
+            return warning("producer-epoch", message, self.position, self.offset)
         message = f"producer {self.producer_id}, epoch {self.epoch}: sequence {self.sequence}, "
         message += f"due is {due} behind its batch of offset {previous}"
         return warning("producer-sequence", message, self.position, self.offset)
@@ -141,6 +157,7 @@ class ProducerFacts:
             first,
             late,
             known is not None and known.ended_transaction,
+            offset=row.last_offset,
         )
 
     def _began(self, producer_id: int, offset: int) -> None:
@@ -171,6 +188,10 @@ class ProducerFacts:
             self._only = producer_id if self._only == producer_id or not self._waiting else UNKNOWN
             self._waiting.append(abort)
         same_epoch = known is not None and known.epoch == row.producer_epoch
+        if known is not None and coordinator_epoch < known.coordinator_epoch:
+            place = row.producer_epoch, coordinator_epoch, row.base_offset, row.position
+            marker = SequencedBatch(producer_id, *place)
+            self.jumps.append((marker, COORDINATOR_FELL, known.offset))
         self.producers[producer_id] = ProducerFact(
             row.producer_epoch,
             row.max_timestamp,
@@ -181,6 +202,7 @@ class ProducerFacts:
             UNKNOWN,
             True,
             first < 0,
+            row.last_offset,
         )
 
 
@@ -245,6 +267,7 @@ class Replay:
                 continue
             sequence, offset, _ = before.last
             due = add_sequence(sequence, 1) if before.epoch == first.epoch else 0
+            due = EPOCH_FELL if 0 <= first.epoch < before.epoch else due
             if offset >= self.floor and first.sequence != due:
                 yield first.jump(due, offset)
         for batch, due, previous in facts.jumps:
@@ -319,17 +342,28 @@ def check_snapshot(
     state: dict[int, ProducerFact],
     exact: bool,
     floor: int = 0,
+    whole: bool = False,
 ) -> Iterator[Problem]:
     """Entries lie below the snapshot's offset and agree with a replay of the log (F-126).
 
     A producer may be missing on either side: snapshots forget expired ones (F-199), and a log
     forgets what retention removed. Unless ``exact``, producers may have been active before
     everything that was read, so only producers that the log has are compared. What lies below the
-    floor may have been forgotten.
+    floor may have been forgotten. ``whole``: every batch since offset 0 was read, so that the
+    log has each producer, and shows of some that are missing that they did not expire.
     """
+    known: dict[int, ProducerSnapshotEntry] = {}
     for index, e in enumerate(entries):
         position = 10 + 46 * index
         name = f"producer {e.producer_id}"
+        twice, known[e.producer_id] = e.producer_id in known, e
+        if _is_impossible(e):
+            message = f"{tuple(e)} is no state of a producer"
+            yield error("snapshot-form", message, position, e.last_offset)
+            continue
+        if twice:
+            message = f"{name}: a second entry, which is the one that counts"
+            yield warning("snapshot-producer", message, position, e.last_offset)
         if max(e.last_offset, e.current_txn_first_offset) >= offset:
             message = f"{name}: last offset {e.last_offset} or open transaction "
             message += f"{e.current_txn_first_offset} is not below the snapshot's offset {offset}"
@@ -337,6 +371,9 @@ def check_snapshot(
             continue
         fact = state.get(e.producer_id)
         if fact is None:
+            if whole:
+                message = f"{name}: the log has nothing of it below {offset}"
+                yield warning("snapshot-producer", message, position, e.last_offset)
             continue
         last = _last_of(e)
         lasts = [fact.last]
@@ -363,6 +400,52 @@ def check_snapshot(
             message = f"{name}: transaction open since {e.current_txn_first_offset}, "
             message += f"by the log since {fact.transaction_first}"
             yield warning("snapshot-transaction", message, position, e.current_txn_first_offset)
+    if whole:
+        yield from _check_missing(offset, known, state, floor)
+
+
+def _is_impossible(e: ProducerSnapshotEntry) -> bool:
+    none = min(e.last_sequence, e.last_offset, e.timestamp, e.coordinator_epoch)
+    batch = e.last_offset >= 0 and not 0 <= e.offset_delta <= e.last_offset
+    return min(e.producer_id, e.producer_epoch) < 0 or batch or none < UNKNOWN
+
+
+def _check_missing(
+    offset: int,
+    known: Mapping[int, ProducerSnapshotEntry],
+    state: Mapping[int, ProducerFact],
+    floor: int,
+) -> Iterator[Problem]:
+    """Producers that the snapshot lacks though they had not expired (F-199).
+
+    Nobody expires inside a transaction. All others do by their last timestamp and at once, so that
+    none is gone while one is still there that has written nothing since and has an older timestamp.
+    """
+    still = [
+        (fact.offset, fact.timestamp)
+        for producer_id, e in known.items()
+        if (fact := state.get(producer_id)) and fact.transaction_first < 0
+        if (fact.epoch, fact.timestamp) == (e.producer_epoch, e.timestamp)
+    ]
+    still.sort()
+    oldest = list(accumulate((timestamp for _, timestamp in still), min))
+    expired, opened = list[int](), list[int]()
+    for producer_id, fact in state.items():
+        if producer_id in known or fact.offset < floor:
+            continue
+        before = bisect_left(still, (fact.offset,))
+        if fact.transaction_first >= 0:
+            opened += [producer_id] if fact.transaction_late == fact.transaction_first else []
+        elif before and oldest[before - 1] <= fact.timestamp:
+            expired.append(producer_id)
+    for rule, missing, why in (
+        ("snapshot-transaction", opened, "in a transaction"),
+        ("snapshot-producer", expired, "younger than another one that is not missing"),
+    ):
+        if missing:
+            message = f"producer {missing[0]} is missing, though {why} at {offset}"
+            message += f"; and {len(missing) - 1} more" if len(missing) > 1 else ""
+            yield warning(rule, message, offset=offset)
 
 
 def _may_be_open_since(offset: int, fact: ProducerFact) -> bool:

@@ -8,7 +8,7 @@ from threading import Lock
 from logstore.common.errors import CorruptBatchError
 from logstore.format import attributes as bits
 from logstore.format.codecs.compression import Compression, decompress, is_above_limit
-from logstore.format.control import parse_control_key, parse_marker
+from logstore.format.control import parse_marker
 from logstore.format.header import HEADER_SIZE, parse_header
 from logstore.format.legacy import legacy_records, parse_legacy
 from logstore.format.reader import batch_records
@@ -51,6 +51,23 @@ def check_content(
             yield from _check_special(batch, table, number, row, limit, wrapped)
 
 
+def check_horizons(view: memoryview, table: HeaderTable, limit: int) -> Iterator[Problem]:
+    """A cleaner sets a delete horizon for what is to go later, tombstones and markers, and they
+    are there until it takes them out (F-95).
+    """
+    for row in table.rows():
+        if row.has_horizon and not row.has_hole and not row.is_control:
+            batch = view[row.position - table.start : row.end - table.start]
+            try:
+                parsed = parse_header(batch)
+                records = batch_records(batch, parsed, check_crc=False, decompressed_limit=limit)
+            except CorruptBatchError:
+                continue  # which has its own finding
+            if all(record.value is not None for record in records):
+                message = "a delete horizon, but nothing to delete and nothing deleted"
+                yield warning("log-attributes", message, row.position, row.base_offset)
+
+
 def _check_plain(batch: memoryview, row: Row) -> Iterator[Problem]:
     builder = ColumnBuilder(keys=False, values=False, timestamps=True)
     try:
@@ -87,9 +104,7 @@ def _check_special(
         if row.magic < MAGIC:
             yield from _check_legacy(batch, row, limit, wrapped)
         elif row.is_control:
-            for record in batch_records(batch, parse_header(batch), check_crc=False):
-                parse_control_key(record.key)
-                parse_marker(record.key, record.value)
+            yield from _check_control(batch, row)
         else:
             yield from _check_compressed(batch, table, number, row, limit)
     except CorruptBatchError as failure:
@@ -104,6 +119,17 @@ def _check_special(
                 else "log-compression"
             )
             yield error(rule, failure.reason, *at)
+
+
+def _check_control(batch: memoryview, row: Row) -> Iterator[Problem]:
+    at = row.position, row.base_offset
+    records = batch_records(batch, parse_header(batch), check_crc=False)
+    markers = [parse_marker(record.key, record.value) for record in records]
+    if any(markers) and row.producer_id < 0:
+        yield warning("log-transactional", "the end of a transaction of no producer", *at)
+    if any(markers) and len(markers) > 1:
+        message = f"{len(markers)} records in the batch of a marker: readers see the first"
+        yield error("log-control-record", message, *at)
 
 
 def _check_compressed(

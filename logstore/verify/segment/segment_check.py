@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from checkpoints.types import TopicPartition
 from logstore.common.bounds import UNPACKED_MAX
 from logstore.format import filenames
 from logstore.storage.base import File, Storage
@@ -45,7 +46,8 @@ class SegmentJob:
     ``trimmed``: rolled or cleanly shut down, so its indexes have their final size (F-137).
     ``compare``: the ranges to digest for a comparison of replicas, or None. ``floor``: the log
     start, from which on a log that is opened knows its producers. ``is_roll``: its ``.log`` waits
-    as ``.log.swap`` until the segment before it is durable.
+    as ``.log.swap`` until the segment before it is durable. ``partitions``: the topic has at least
+    so many.
     """
 
     directory: str
@@ -60,6 +62,8 @@ class SegmentJob:
     floor: int = 0
     is_roll: bool = False
     next_is_empty: bool = False
+    tp: TopicPartition | None = None
+    partitions: int = 0
 
     def path(self, suffix: str) -> str:
         return os.path.join(self.directory, file_name(self.base, suffix, is_roll=self.is_roll))
@@ -136,6 +140,8 @@ class SegmentResult:
     gap_count: int = 0
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
     holes: bool = False
+    horizons: bool = False
+    """Whether a batch has the bit of a delete horizon."""
     epochs: list[EpochRun] = field(default_factory=list)
     producers: ProducerFacts = field(default_factory=ProducerFacts)
     fingerprint: Fingerprint = field(default_factory=Fingerprint)

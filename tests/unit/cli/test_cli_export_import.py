@@ -614,3 +614,36 @@ def test_an_import_leaves_the_high_watermarks_of_others(tmp_path: Path) -> None:
     for arguments in (["--append"], ["--topic", "new"]):
         assert run("import", target, file, *arguments).exit_code == 0
     assert sorted(marks.read_text().splitlines()[2:]) == ["new 0 4", "t 0 8", "u 0 2"]
+
+
+# -- tables: what needs no Spark to be refused -----------------------------------------------------
+
+
+@for_each(
+    "options, said",
+    [
+        (["--overwrite"], "--overwrite is for a file, and not for a table"),
+        (["--partition", "0"], "--partition is for a file"),
+        (["--until", "9"], "--until is for a file"),
+        (["--from", "-3"], "--from -3: a table begins at earliest or at a @TIME"),
+        (["--from", "x"], "--from x"),
+        (["--from-offsets", "x"], "--from-offsets x: give an offset for each partition"),
+        (["--from-offsets", "{}"], "--from-offsets {}: give an offset for each partition"),
+        (["--from", "@0", "--from-offsets", '{"0": 1}'], "exclude each other"),
+    ],
+)
+def test_a_table_refuses(tmp_path: Path, options: list[str], said: str) -> None:
+    result = run("export", tmp_path, "t", "--to", tmp_path / "x", "--format", "delta", *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert not (tmp_path / "x").exists()
+
+
+@for_each(
+    "options",
+    [["--allow-data-loss"], ["--from-offsets", "{}"], ["--spark", "local"], ["--conf", "a=b"]],
+)
+def test_a_file_refuses(tmp_path: Path, options: list[str]) -> None:
+    result = run("export", tmp_path, "t", "--to", tmp_path / "x.parquet", *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: {options[0]} is for --format delta\n"

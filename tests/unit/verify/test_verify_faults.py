@@ -11,6 +11,7 @@ from verify_logs import LOG_DIR, PARTITION, check, cut, log_dir, names, patch, s
 
 from logstore.format.batch import encode_batch
 from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
+from logstore.format.producer_snapshot import decode_snapshot, encode_snapshot
 from logstore.format.reader import iter_batches
 from logstore.kernels import crc32c
 from logstore.storage import File
@@ -337,15 +338,13 @@ def snapshot_flipped(storage: MemoryStorage) -> None:
 
 @fault("warning", "snapshot-producer", "last.snapshot")
 def snapshot_of_another_state(storage: MemoryStorage) -> None:
-    """A valid file, but of the state at an earlier offset."""
+    """A valid file, but with the state of one producer at an earlier offset."""
     first, last = names(storage, ".snapshot")[0], names(storage, ".snapshot")[-1]
-    storage.write_file(last, one_producer(storage.read_file(first)))
-
-
-def one_producer(snapshot: bytes) -> bytes:
-    from logstore.format.producer_snapshot import decode_snapshot, encode_snapshot
-
-    return encode_snapshot(decode_snapshot(snapshot)[:1])
+    early = decode_snapshot(storage.read_file(first))[0]
+    entries = decode_snapshot(storage.read_file(last))
+    assert early.producer_id in [entry.producer_id for entry in entries]
+    wrong = [early if entry.producer_id == early.producer_id else entry for entry in entries]
+    storage.write_file(last, encode_snapshot(wrong))
 
 
 @fault("error", "epochs-form", "leader-epoch-checkpoint")

@@ -36,7 +36,7 @@ def test_every_rule_is_documented() -> None:
     documented = {}
     for line in DOCUMENT.read_text().splitlines():
         if line.startswith("| `"):
-            documented |= dict(re.findall(rf"`({ID})` \[([FILS]-\d+)\]", line.split("|")[1]))
+            documented |= dict(re.findall(rf"`({ID})` \[([FILSW]-\d+)\]", line.split("|")[1]))
     assert documented == {rule.id: rule.number for rule in RULES.values()}
 
 

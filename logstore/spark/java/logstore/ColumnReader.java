@@ -18,7 +18,7 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
     private final TaskBatches batches;
     private final ArrowStreamReader stream;
     private ColumnarBatch batch;
-    private boolean ended;
+    private boolean ended, isClosed;
 
     /** Where {@code position} is not null, the reader before this one came as far as that. */
     ColumnReader(
@@ -27,6 +27,7 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
         this.batches = batches;
         worker = Worker.start(python);
         stream = new ArrowStreamReader(worker.channel(), batches.allocator());
+        batches.closeFirst(this::close);
         try {
             worker.send(new Request("read")
                 .bytes(reader)
@@ -39,7 +40,7 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
     }
 
     @Override
-    public boolean next() throws IOException {
+    public synchronized boolean next() throws IOException {
         if (ended) {
             return false;
         }
@@ -74,17 +75,28 @@ final class ColumnReader implements PartitionReader<ColumnarBatch> {
         return batch;
     }
 
-    /** A worker that has not said its last word is in the midst of something: it ends. */
+    /** End a worker that is in the midst of something, and with it the wait of another thread. */
+    void stop() {
+        worker.destroyUnlessReleased();
+    }
+
     @Override
     public void close() {
-        ended = true;
-        worker.destroyUnlessReleased();
+        stop();
+        synchronized (this) {
+            if (!isClosed) {
+                ended = isClosed = true;
+                closeStream();
+                batches.close();
+            }
+        }
+    }
+
+    private void closeStream() {
         try {
             stream.close(false);
         } catch (IOException error) {
             throw new LogstoreException(error.toString(), error);
-        } finally {
-            batches.close();
         }
     }
 }

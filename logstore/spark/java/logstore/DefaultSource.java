@@ -10,7 +10,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
  * {@code format("logstore")}: Spark looks for a class of this name before it asks for a data source
- * in Python. Batch queries are answered here, by column; streams and writes by the Python source.
+ * in Python. Queries are answered here, by column; writes by the Python source.
  */
 public final class DefaultSource implements TableProvider {
     private final PythonDataSourceV2 python = pythonSource();

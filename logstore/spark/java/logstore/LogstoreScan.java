@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -18,13 +17,11 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /** One query: planned by Python when it runs, read by Python where its tasks run. */
 final class LogstoreScan implements Scan, Batch {
-    private final SupportsRead python;
     private final Query query;
     private final Python interpreter = Python.ofSession();
     private Plan plan;
 
-    LogstoreScan(SupportsRead python, Query query) {
-        this.python = python;
+    LogstoreScan(Query query) {
         this.query = query;
     }
 
@@ -37,12 +34,17 @@ final class LogstoreScan implements Scan, Batch {
     public String description() {
         List<String> words = new ArrayList<>();
         words.add("logstore " + Arrays.toString(query.required().fieldNames()));
-        words.add("PushedPredicates: " + Arrays.toString(query.predicates()));
-        if (query.counts() > 0) {
-            words.add("counted by headers");
+        List<Predicate> exact = new ArrayList<>(List.of(query.predicates()));
+        exact.removeAll(List.of(query.left()));
+        words.add("PushedPredicates: " + exact);
+        if (query.left().length > 0) {
+            words.add("left to Spark: " + Arrays.toString(query.left()));
+        }
+        if (!query.aggregates().isEmpty()) {
+            words.add("PushedAggregates: " + query.aggregates());
         }
         if (query.limit() != Query.NO_LIMIT) {
-            words.add("limit " + query.limit());
+            words.add(query.order().words + query.limit());
         }
         return String.join(", ", words);
     }
@@ -54,12 +56,12 @@ final class LogstoreScan implements Scan, Batch {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-        return python.newScanBuilder(query.options()).build().toMicroBatchStream(checkpoint);
+        return new LogstoreStream(interpreter, query);
     }
 
     @Override
     public InputPartition[] planInputPartitions() {
-        return plan().tasks().toArray(new InputPartition[0]);
+        return plan().tasks();
     }
 
     @Override
@@ -75,25 +77,46 @@ final class LogstoreScan implements Scan, Batch {
     }
 
     /**
-     * What one query wants: columns {@code required} of a table with {@code schema}. The last {@code
-     * counts} of them are numbers of rows, for each value of those before. A task gives at most {@code
-     * limit} rows.
+     * What one query wants: columns {@code required} of a table with {@code schema}, where the {@code
+     * predicates} hold; Spark itself sees to those {@code left}. The last columns are {@code
+     * aggregates}, if there are any, for each value of the columns before. {@code limit} rows are
+     * enough: of each task, or those that {@code order} says.
      */
     record Query(
             CaseInsensitiveStringMap options,
             StructType schema,
             StructType required,
             Predicate[] predicates,
-            int counts,
-            int limit) {
+            Predicate[] left,
+            List<String> aggregates,
+            int limit,
+            Order order) {
         static final int NO_LIMIT = -1;
     }
 
+    enum Order {
+        ANY("limit "),
+        LOWEST_OFFSETS("PushedTopN: offset ASC limit "),
+        HIGHEST_OFFSETS("PushedTopN: offset DESC limit ");
+
+        final String words;
+
+        Order(String words) {
+            this.words = words;
+        }
+    }
+
     /** How tasks are read, and what each of them reads, in Python's words. */
-    record Plan(byte[] reader, List<Task> tasks) {}
+    record Plan(byte[] reader, Task[] tasks) {}
 
     /** {@code plan} is what the JVM needs to read it; "" if only Python can. */
-    record Task(byte[] splits, String plan) implements InputPartition {}
+    record Task(byte[] splits, String plan) implements InputPartition {
+        static Task[] readAll(Worker worker) {
+            Task[] tasks = new Task[worker.readInt()];
+            Arrays.setAll(tasks, i -> new Task(worker.readBytes(), worker.readText()));
+            return tasks;
+        }
+    }
 
     record Factory(Python python, byte[] reader, StructType schema)
             implements PartitionReaderFactory {

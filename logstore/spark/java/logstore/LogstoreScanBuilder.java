@@ -3,19 +3,24 @@ package logstore;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.SortDirection;
+import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.aggregate.Count;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.aggregate.Max;
+import org.apache.spark.sql.connector.expressions.aggregate.Min;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -25,23 +30,29 @@ final class LogstoreScanBuilder
         implements SupportsPushDownV2Filters,
             SupportsPushDownRequiredColumns,
             SupportsPushDownLimit,
+            SupportsPushDownTopN,
             SupportsPushDownAggregates {
-    /** The same in all of a segment, so counts by them need no record. Never null. */
+    /** The same in all of a segment, so groups of them need no record. */
     private static final Set<String> OF_SEGMENT = Set.of("topic", "partition", "broker", "segment");
 
-    private final SupportsRead python;
+    /** A count of any other column is a count of rows. */
+    private static final Set<String> MAY_BE_NULL =
+        Set.of("key", "value", "headers", "timestamp", "baseTimestamp", "maxTimestamp");
+
+    private static final Set<String> HAS_EXTREMES = Set.of("offset", "timestamp");
+
     private final StructType schema;
     private final CaseInsensitiveStringMap options;
     private final Requests requests = new Requests(Python.ofSession());
 
     private Predicate[] predicates = {};
+    private Predicate[] left = {};
     private StructType required;
+    private List<String> aggregates = List.of();
     private int limit = LogstoreScan.Query.NO_LIMIT;
-    private int counts = 0;
+    private LogstoreScan.Order order = LogstoreScan.Order.ANY;
 
-    LogstoreScanBuilder(
-            SupportsRead python, StructType schema, CaseInsensitiveStringMap options) {
-        this.python = python;
+    LogstoreScanBuilder(StructType schema, CaseInsensitiveStringMap options) {
         this.schema = schema;
         this.options = options;
         this.required = schema;
@@ -50,14 +61,15 @@ final class LogstoreScanBuilder
     @Override
     public Predicate[] pushPredicates(Predicate[] wanted) {
         boolean[] exact = requests.exactFilters(options, schema, wanted);
-        List<Predicate> left = new ArrayList<>();
+        List<Predicate> others = new ArrayList<>();
         for (int i = 0; i < wanted.length; i++) {
             if (!exact[i]) {
-                left.add(wanted[i]);
+                others.add(wanted[i]);
             }
         }
         predicates = wanted;
-        return left.toArray(new Predicate[0]);
+        left = others.toArray(new Predicate[0]);
+        return left;
     }
 
     /** All: one that is not exact still narrows what is read. */
@@ -71,13 +83,32 @@ final class LogstoreScanBuilder
         required = columns;
     }
 
+    /** Spark offers it, as the two below, only where no filter is left for it. */
     @Override
     public boolean pushLimit(int rows) {
         limit = rows;
         return true;
     }
 
-    /** Spark offers it only where no filter is left for it. */
+    @Override
+    public boolean pushTopN(SortOrder[] orders, int rows) {
+        if (orders.length != 1 || !nameOf(orders[0].expression()).equals("offset")) {
+            return false;
+        }
+        limit = rows;
+        order = orders[0].direction() == SortDirection.ASCENDING
+            ? LogstoreScan.Order.LOWEST_OFFSETS
+            : LogstoreScan.Order.HIGHEST_OFFSETS;
+        return true;
+    }
+
+    /** Of a limit and of an order: Spark takes the rows that it needs from those of all tasks. */
+    @Override
+    public boolean isPartiallyPushed() {
+        return true;
+    }
+
+    /** Each task answers for itself: Spark adds the counts, and takes the least of the least. */
     @Override
     public boolean pushAggregation(Aggregation aggregation) {
         StructType columns = new StructType();
@@ -88,27 +119,41 @@ final class LogstoreScanBuilder
             }
             columns = columns.add(schema.apply(name));
         }
-        AggregateFunc[] functions = aggregation.aggregateExpressions();
-        for (int i = 0; i < functions.length; i++) {
-            if (!isRowCount(functions[i])) {
+        List<String> found = new ArrayList<>();
+        for (AggregateFunc function : aggregation.aggregateExpressions()) {
+            String name = aggregate(function);
+            if (name.isEmpty()) {
                 return false;
             }
-            columns = columns.add("count" + i, DataTypes.LongType);
+            columns = columns.add(name + found.size(), typeOf(name));
+            found.add(name);
         }
-        counts = functions.length;
+        aggregates = found;
         required = columns;
         return true;
     }
 
-    private static boolean isRowCount(AggregateFunc function) {
-        return function instanceof CountStar
-            || function instanceof Count count
-                && !count.isDistinct()
-                && isNeverNull(nameOf(count.column()));
+    /** As Python knows it; empty for one that takes more than headers, offsets and times. */
+    private static String aggregate(AggregateFunc function) {
+        if (function instanceof CountStar) {
+            return "count(*)";
+        }
+        if (function instanceof Count count && !count.isDistinct()) {
+            String column = nameOf(count.column());
+            return column.isEmpty() || MAY_BE_NULL.contains(column) ? "" : "count(*)";
+        }
+        if (function instanceof Min min) {
+            return extreme("min", nameOf(min.column()));
+        }
+        return function instanceof Max max ? extreme("max", nameOf(max.column())) : "";
     }
 
-    private static boolean isNeverNull(String column) {
-        return OF_SEGMENT.contains(column) || column.equals("offset");
+    private static String extreme(String function, String column) {
+        return HAS_EXTREMES.contains(column) ? function + "(" + column + ")" : "";
+    }
+
+    private static DataType typeOf(String aggregate) {
+        return aggregate.endsWith("(timestamp)") ? DataTypes.TimestampType : DataTypes.LongType;
     }
 
     private static String nameOf(Expression expression) {
@@ -119,7 +164,8 @@ final class LogstoreScanBuilder
 
     @Override
     public Scan build() {
-        return new LogstoreScan(python,
-            new LogstoreScan.Query(options, schema, required, predicates, counts, limit));
+        return new LogstoreScan(
+            new LogstoreScan.Query(
+                options, schema, required, predicates, left, aggregates, limit, order));
     }
 }

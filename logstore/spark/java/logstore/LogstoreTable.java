@@ -45,7 +45,7 @@ final class LogstoreTable implements SupportsRead, SupportsWrite {
     /** A new one for each query: nothing that one of them wants stays for the next. */
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return new LogstoreScanBuilder((SupportsRead) python, schema, options);
+        return new LogstoreScanBuilder(schema, options);
     }
 
     @Override

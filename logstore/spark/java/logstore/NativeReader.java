@@ -74,7 +74,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
 
     private int left;
     private Stop stop = Stop.SPLIT_ENDS;
-    private ColumnReader python;
+    private volatile ColumnReader python;
     private ColumnarBatch batch;
     private boolean isClosed;
 
@@ -86,6 +86,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         left = settings.limit();
         unpacker = new Unpacker(batches.allocator(), settings.unpackedMax());
         columns = new NativeColumns(schema, batches.allocator());
+        batches.closeFirst(this::close);
     }
 
     /** Not while another thread closes it: a Python UDF may read ahead in one of its own. */
@@ -236,7 +237,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     /** Reads on, from the position; null if there is something. */
     private Stop read() {
         long remaining = split.endPosition() - position;
-        if (remaining == 0) {
+        if (remaining <= 0) { // below it where the bounds of a query leave nothing between them
             return Stop.SPLIT_ENDS;
         }
         if (position == origin && filled > 0) { // the batch is larger than the window
@@ -323,12 +324,20 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     }
 
     @Override
-    public synchronized void close() {
-        isClosed = true;
-        release();
-        if (python != null) {
-            python.close();
-        } else {
+    public void close() {
+        ColumnReader waiting = python;
+        if (waiting != null) {
+            waiting.stop();
+        }
+        synchronized (this) {
+            if (isClosed) {
+                return;
+            }
+            isClosed = true;
+            release();
+            if (python != null) {
+                python.close();
+            }
             batches.close();
         }
     }

@@ -1,7 +1,5 @@
 package logstore;
 
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.types.StructType;
@@ -36,22 +34,16 @@ final class Requests {
             .options(query.options())
             .text(query.schema().json())
             .text(query.required().json())
-            .number(query.counts())
+            .texts(query.aggregates().toArray(new String[0]))
             .number(query.limit())
+            .text(query.order().name())
             .expressions(query.predicates())
             .number(Native.isWanted() ? 1 : 0);
-        return ask(request, worker -> {
-            byte[] reader = worker.readBytes();
-            int count = worker.readInt();
-            List<LogstoreScan.Task> tasks = new ArrayList<>();
-            for (int i = 0; i < count; i++) {
-                tasks.add(new LogstoreScan.Task(worker.readBytes(), worker.readText()));
-            }
-            return new LogstoreScan.Plan(reader, tasks);
-        });
+        return ask(request, worker ->
+            new LogstoreScan.Plan(worker.readBytes(), LogstoreScan.Task.readAll(worker)));
     }
 
-    private interface Content<T> {
+    interface Content<T> {
         T of(Worker worker);
     }
 

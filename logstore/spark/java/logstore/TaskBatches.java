@@ -26,6 +26,8 @@ final class TaskBatches {
     private final BufferAllocator allocator;
     private final Deque<List<FieldVector>> held = new ArrayDeque<>();
     private final boolean hasTask;
+    private final Deque<Runnable> users = new ArrayDeque<>();
+    private volatile boolean isFreed;
 
     TaskBatches(StructType schema) {
         names = schema.fieldNames();
@@ -45,6 +47,11 @@ final class TaskBatches {
         return allocator;
     }
 
+    /** Run {@code close} before the memory is gone: a task that ends early closes its reader late. */
+    void closeFirst(Runnable close) {
+        users.push(close);
+    }
+
     /** Takes the columns over: the caller is rid of them, also by an exception. */
     synchronized ColumnarBatch batch(ColumnVector[] columns, int rows) {
         List<FieldVector> vectors = new ArrayList<>();
@@ -54,8 +61,15 @@ final class TaskBatches {
             }
         }
         held.removeIf(TaskBatches::isClosed);
+        if (isFreed) {
+            vectors.forEach(FieldVector::close);
+            throw new LogstoreException("the task has ended");
+        }
         held.add(vectors);
         check(columns);
+        if (columns.length > 0 && columns[0] instanceof ArrowColumnVector) {
+            columns[0] = new OpaqueVector(columns[0]);
+        }
         return new ColumnarBatch(columns, rows);
     }
 
@@ -103,10 +117,17 @@ final class TaskBatches {
         }
     }
 
-    private synchronized void free() {
-        for (Iterator<List<FieldVector>> each = held.iterator(); each.hasNext(); each.remove()) {
-            each.next().forEach(FieldVector::close);
+    private void free() {
+        if (isFreed) {
+            return;
         }
-        allocator.close();
+        users.forEach(Runnable::run); // without the lock: a reader waits for its own, and then for it
+        synchronized (this) {
+            isFreed = true;
+            for (Iterator<List<FieldVector>> each = held.iterator(); each.hasNext(); each.remove()) {
+                each.next().forEach(FieldVector::close);
+            }
+            allocator.close();
+        }
     }
 }

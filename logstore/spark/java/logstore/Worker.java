@@ -7,6 +7,8 @@ import java.nio.channels.SelectionKey;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.time.Instant;
+import java.util.HashMap;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -17,8 +19,8 @@ import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.api.python.PythonWorker;
 
 /**
- * A Python process of Spark's daemon, for one request. It answers with a number that says what
- * follows. Released, it waits for the next one, until Spark ends it for idleness.
+ * A Python process of Spark's daemon, for one request, or for all of a stream. It answers with a
+ * number that says what follows. Released, it waits for the next one, until Spark ends it for idleness.
  */
 final class Worker {
     enum Answer {
@@ -167,6 +169,14 @@ final class Worker {
 
     String readText() {
         return new String(readBytes(), StandardCharsets.UTF_8);
+    }
+
+    Map<String, String> readOptions() {
+        Map<String, String> options = new HashMap<>();
+        for (int left = readInt(); left > 0; left--) {
+            options.put(readText(), readText());
+        }
+        return options;
     }
 
     private ByteBuffer read(int size) {

@@ -1,0 +1,171 @@
+"""What hundreds of queries leave behind: memory, processes, descriptors, threads."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from pyspark.sql import functions as f
+
+from tests.spark.walk.consumers import SCALARS, digest, small
+from tests.spark.walk.directory import Walked
+from tests.spark.walk.ends import failing
+from tests.support.until import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Usage:
+    """MiB, and numbers of things. ``jvm_native`` is what of the JVM's memory is no heap."""
+
+    driver: float
+    jvm_native: float
+    jvm_direct: float
+    arrow: float
+    heap: float
+    workers: int
+    worker_largest: float
+    descriptors: int
+    threads: int
+
+
+def usage(spark: SparkSession) -> Usage:
+    """After a collection of garbage, when no task is running."""
+    jvm: Any = spark.sparkContext._jvm
+    gc.collect()
+    jvm.java.lang.System.gc()
+    tracker = spark.sparkContext._jsc.sc().statusTracker()  # type: ignore[union-attr]
+    until(lambda: not len(tracker.getActiveStageIds()), "all tasks have ended")
+    management = jvm.java.lang.management.ManagementFactory
+    pools = management.getPlatformMXBeans(
+        jvm.java.lang.Class.forName("java.lang.management.BufferPoolMXBean")
+    )
+    memory = management.getMemoryMXBean().getHeapMemoryUsage()
+    java = psutil.Process(management.getRuntimeMXBean().getPid())
+    mine = psutil.Process()
+    workers = []
+    for process in java.children(recursive=True):
+        with suppress(psutil.Error):
+            if process.children() == [] and "daemon" in " ".join(process.cmdline()):
+                workers.append(process.memory_full_info().uss / MIB)
+    arrow = jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory()
+    return Usage(
+        driver=mine.memory_info().rss / MIB,
+        jvm_native=(java.memory_info().rss - memory.getCommitted()) / MIB,
+        jvm_direct=sum(pool.getMemoryUsed() for pool in pools if pool.getName() == "direct") / MIB,
+        arrow=arrow / MIB,
+        heap=memory.getUsed() / MIB,
+        workers=len(workers),
+        worker_largest=max(workers, default=0.0),
+        descriptors=java.num_fds() + mine.num_fds(),
+        threads=java.num_threads() + mine.num_threads(),
+    )
+
+
+def _cancelled(frame: DataFrame) -> None:
+    context = frame.sparkSession.sparkContext
+    from threading import Timer
+
+    context.setJobGroup("endurance", "", interruptOnCancel=True)
+    timer = Timer(0.05, context.cancelJobGroup, ["endurance"])
+    timer.start()
+    try:
+        with suppress(Exception):
+            frame.select(SCALARS["arrow"]()("value")).sort("offset").collect()
+    finally:
+        timer.join()
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def _failed(frame: DataFrame) -> None:
+    takes = failing()
+    for name in ("arrow", "map_in_arrow", "sql"):
+        with suppress(Exception):
+            takes[name](frame.select("offset", "value"))
+
+
+def _cached(frame: DataFrame) -> None:
+    kept = small(frame).cache()
+    digest(kept)
+    kept.unpersist(blocking=True)
+
+
+def _left(frame: DataFrame) -> None:
+    rows = frame.select("offset", "value").toLocalIterator()
+    next(rows)
+
+
+QUERIES: tuple[Callable[[DataFrame], Any], ...] = (
+    digest,
+    lambda df: df.select("value").limit(5).collect(),
+    lambda df: df.select("offset").take(1),
+    lambda df: df.selectExpr("max(value)", "count(headers)").collect(),
+    lambda df: df.select(SCALARS["arrow"]()("value").alias("v")).agg(f.max("v")).collect(),
+    lambda df: df.select(SCALARS["pickled"]()("key").alias("v")).agg(f.max("v")).collect(),
+    lambda df: df.where("offset > 20000").mapInArrow(lambda b: b, df.schema).limit(3).collect(),
+    lambda df: small(df).toPandas(),
+    lambda df: small(df).join(small(df).select("offset"), "offset").count(),
+    lambda df: df.select("value").toArrow(),
+    _left,
+    _cached,
+    _cancelled,
+    _failed,
+)
+
+
+def endure(
+    spark: SparkSession, walked: Walked, source: str, queries: int, seed: int = 1
+) -> list[Usage]:
+    """Usage after a warm-up of a third of the queries, and at four points after it."""
+    rng, found = random.Random(seed), []
+    warm = queries // 3
+    points = {warm + round(n * (queries - warm) / 4) for n in range(5)}
+    for number in count(1):
+        if number <= len(QUERIES):
+            ask = QUERIES[number - 1]
+        else:
+            ask = rng.choice(QUERIES)
+        ask(walked.frame(spark, source))
+        if number in points:
+            found.append(usage(spark))
+        if number >= queries:
+            return found
+    raise AssertionError
+
+
+def growth(found: list[Usage]) -> dict[str, float]:
+    """From the first look to the last."""
+    first, last = asdict(found[0]), asdict(found[-1])
+    return {name: round(last[name] - first[name], 2) for name in first}
+
+
+BOUNDS = {
+    "driver": 48.0,
+    "jvm_native": 64.0,
+    "jvm_direct": 8.0,
+    "arrow": 0.0,
+    "heap": 32.0,
+    "workers": 3.0,
+    "worker_largest": 48.0,
+    "descriptors": 12.0,
+    "threads": 12.0,
+}
+"""What may be there more at the end than after the warm-up."""
+
+
+def too_much(found: list[Usage]) -> dict[str, float]:
+    """What has grown beyond its bound."""
+    return {name: by for name, by in growth(found).items() if by > BOUNDS[name]}
+
+
+__all__ = ["Usage", "endure", "growth", "too_much", "usage"]
