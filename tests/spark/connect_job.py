@@ -20,7 +20,6 @@ from tests.spark.questions import reading, streaming, writing
 
 def answers(url: str, directory: str, root: Path) -> dict[str, Any]:
     spark = session(url)
-    assert session() is spark
     register(spark)
     frame = spark.read.format("logstore").load(directory)
     same = map_batches(spark, lambda them: them, "offset bigint", directory, columns="offset")
