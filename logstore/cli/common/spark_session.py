@@ -39,8 +39,8 @@ def spark_session(master: str, conf: Sequence[str], name: str) -> Iterator[Spark
 
 
 def sentence_of(error: Exception) -> str:
-    """What our source says in an error of Spark, without Java's stack; "" if it is not ours."""
-    found = re.search(r"\bLogstoreException: (.*)", str(error))
+    """What our source says in an error of Spark; "" if it is not ours."""
+    found = re.search(r"\blogstore cannot be \w+:\s(.*)", str(error))
     return found[1] if found else ""
 
 
