@@ -203,7 +203,7 @@ def _plan(wire: Wire) -> None:
     """
     options, schema, required = wire.options(), wire.schema(), wire.schema()
     aggregates, limit, order, wanted = wire.texts(), wire.number(), wire.text(), wire.filters()
-    in_jvm = bool(wire.number()) and not aggregates
+    in_jvm = bool(wire.number())
     reader = BatchReader(read_options(options), schema)
     for condition in wanted:
         _push(reader.filters, condition)
@@ -226,7 +226,8 @@ def _tasks(tasks: list[ReadTask], reader: TaskReader, in_jvm: bool) -> Iterator[
     yield len(tasks)
     for task in tasks:
         yield pickle.dumps(task)
-        yield native_plan(task, reader.settings, reader.limit) if in_jvm else ""
+        given = (reader.settings, reader.limit, reader.aggregates)
+        yield native_plan(task, *given) if in_jvm else ""
 
 
 def _push(filters: PushedFilters, condition: Filter | None) -> bool:

@@ -15,7 +15,9 @@ from logstore.storage.uri import open_storage
 _TIME_MIN, _TIME_MAX = -(2**63), 2**63 - 1
 
 
-def native_plan(task: ReadTask, settings: ReadSettings, limit: int) -> str:
+def native_plan(
+    task: ReadTask, settings: ReadSettings, limit: int, aggregates: tuple[str, ...]
+) -> str:
     """JSON; "" if only Python can read the task."""
     paths = [local_paths(split) for split in task.splits]
     if settings.granularity != "record" or settings.drop_malformed or not all(paths):
@@ -30,6 +32,7 @@ def native_plan(task: ReadTask, settings: ReadSettings, limit: int) -> str:
             "read_committed": settings.read_committed,
             "unpacked_max": settings.max_unpacked_bytes or settings.max_batch_bytes,
             "limit": limit,
+            "aggregates": aggregates,
         },
         "splits": [_split(split, names) for split, names in zip(task.splits, paths, strict=True)],
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.functions import expr
 
 from logstore.common.config import LogConfig
 from logstore.log import PartitionLog
@@ -124,6 +125,34 @@ def test_every_column_and_codec(lanes: Lanes, directory: Path) -> None:
     lanes.same(directory, lambda frame: frame.where("offset > 77 AND offset < 601"))
     lanes.same(directory, lambda frame: frame.where("timestamp < timestamp_millis(7010)"))
     lanes.same(directory, lambda frame: frame.selectExpr("7 AS seven"))
+
+
+ALL_AGGREGATES = (
+    "count(*)", "min(offset)", "max(offset)", "min(timestamp)", "max(timestamp)", "count(offset)"
+)  # fmt: skip
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("where", ["TRUE", "offset > 77 AND offset < 601", "offset < 0"])
+def test_aggregates_of_every_codec(lanes: Lanes, directory: Path, where: str) -> None:
+    """With filters some batches are unpacked, and some are counted by their headers."""
+
+    def of_all(frame: DataFrame) -> DataFrame:
+        return frame.where(where).selectExpr(*ALL_AGGREGATES)
+
+    def of_groups(frame: DataFrame) -> DataFrame:
+        found = frame.where(where).groupBy("segment", "topic", "partition", "broker")
+        return found.agg(*map(expr, ALL_AGGREGATES))
+
+    [(count, *extremes)] = lanes.same(directory, of_all)
+    assert bool(count) == (where != "offset < 0") == (None not in extremes)
+    assert len(lanes.same(directory, of_groups)) == (1 if count else 0)
+    lanes.same(
+        directory,
+        lambda frame: frame.where(f"timestamp < timestamp_millis(7010) AND {where}").selectExpr(
+            *ALL_AGGREGATES
+        ),
+    )
 
 
 @pytest.mark.parametrize("limit", [1, PER_BATCH, 333])

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "column_builder.h"
+#include "count.h"
 
 #define LS_JNI(type, name) JNIEXPORT type JNICALL Java_logstore_Native_##name
 
@@ -77,22 +78,28 @@ LS_JNI(jlong, read)(JNIEnv *env, jclass class, jint descriptor, jlong address, j
     return done;
 }
 
-/* ---- the builder ---- */
+/* ---- the records ---- */
 
+/* Fills the builder, or the summary. */
 typedef struct {
     ls_builder builder;
+    ls_summary summary;
+    int is_summary, extremes;
     ls_bounds bounds;
     ls_aborted *aborted;
 } ls_reader;
 
-/* 0 without memory. */
-LS_JNI(jlong, create)(JNIEnv *env, jclass class, jint columns)
+/* Of columns, or of a summary with those extremes; 0 without memory. */
+LS_JNI(jlong, create)(JNIEnv *env, jclass class, jint columns, jboolean is_summary, jint extremes)
 {
     ls_reader *r = calloc(1, sizeof *r);
     (void)env;
     (void)class;
     if (r != NULL) {
         ls_builder_init(&r->builder, columns, INT32_MAX);
+        r->summary = ls_summary_none();
+        r->is_summary = is_summary != JNI_FALSE;
+        r->extremes = extremes;
         r->bounds = ls_bounds_none();
     }
     return (jlong)(intptr_t)r;
@@ -134,7 +141,7 @@ static void ls_tell(JNIEnv *env, const ls_builder *s, jlong position, jlongArray
     (*env)->SetLongArrayRegion(env, state, 0, 3, told);
 }
 
-/* As ls_builder_run. `state` takes the position and gives it back, with the rows and the bytes of
+/* As ls_builder_run or ls_count. `state` takes the position and gives it back, with the rows and the bytes of
  * keys and values that are there now. */
 LS_JNI(jint, run)(JNIEnv *env, jclass class, jlong reader, jlong data, jlong size, jlong origin,
                   jlong max_rows, jlong max_bytes, jlongArray state)
@@ -147,8 +154,12 @@ LS_JNI(jint, run)(JNIEnv *env, jclass class, jlong reader, jlong data, jlong siz
     (*env)->GetLongArrayRegion(env, state, 0, 1, &at);
     position = at;
     r->builder.origin = origin;
-    status = ls_builder_run(&r->builder, (const uint8_t *)(intptr_t)data, size, &position, max_rows,
-                            max_bytes, &r->bounds, &code);
+    if (r->is_summary)
+        status = ls_count((const uint8_t *)(intptr_t)data, size, &position, &r->bounds,
+                          r->extremes, &r->summary, &code);
+    else
+        status = ls_builder_run(&r->builder, (const uint8_t *)(intptr_t)data, size, &position,
+                                max_rows, max_bytes, &r->bounds, &code);
     ls_tell(env, &r->builder, position, state);
     return status;
 }
@@ -168,20 +179,41 @@ LS_JNI(jboolean, isSound)(JNIEnv *env, jclass class, jlong data, jlong size)
     return ls_batch_at(data, size, &b) && ls_crc_ok(&b);
 }
 
+static int ls_summarize_section(ls_reader *r, const uint8_t *payload, int64_t size,
+                                const ls_batch *b)
+{
+    const uint8_t *at;
+    const int code = ls_count_section(payload, payload + size, b, &r->bounds, &r->summary, &at);
+    return code == LS_RECORD_OK ? LS_DECODE_END : LS_DECODE_BAD_RECORD;
+}
+
 /* As ls_builder_section, with the batch in `data` as it is stored. */
 LS_JNI(jint, section)(JNIEnv *env, jclass class, jlong reader, jlong data, jlong size,
                       jlong payload, jlong payload_size, jlong position, jlongArray state)
 {
     ls_reader *r = (ls_reader *)(intptr_t)reader;
+    const uint8_t *content = (const uint8_t *)(intptr_t)payload;
     ls_batch b;
     int64_t bad;
     int code = 0, status = LS_DECODE_BAD_BATCH;
     (void)class;
-    if (ls_batch_at(data, size, &b))
-        status = ls_builder_section(&r->builder, (const uint8_t *)(intptr_t)payload, payload_size,
-                                    &b, position, &r->bounds, &bad, &code);
+    if (ls_batch_at(data, size, &b) && r->is_summary)
+        status = ls_summarize_section(r, content, payload_size, &b);
+    else if (ls_batch_at(data, size, &b))
+        status = ls_builder_section(&r->builder, content, payload_size, &b, position, &r->bounds,
+                                    &bad, &code);
     ls_tell(env, &r->builder, position, state);
     return status;
+}
+
+/* The five numbers of the summary, which begins anew. */
+LS_JNI(void, summary)(JNIEnv *env, jclass class, jlong reader, jlongArray numbers)
+{
+    ls_reader *r = (ls_reader *)(intptr_t)reader;
+    (void)class;
+    _Static_assert(sizeof r->summary == 5 * sizeof(jlong), "a summary is an array of jlong");
+    (*env)->SetLongArrayRegion(env, numbers, 0, 5, (const jlong *)&r->summary);
+    r->summary = ls_summary_none();
 }
 
 enum { LS_RUN_FIELDS = 9 };

@@ -18,6 +18,9 @@ final class Native {
     /** The columns of {@code create}. */
     static final int KEYS = 1, VALUES = 2, TIMESTAMPS = 4, HEADERS = 8, RUNS = 16;
 
+    /** The extremes of {@code create}. */
+    static final int MIN_OFFSET = 1, MAX_OFFSET = 2, MIN_TIMESTAMP = 4, MAX_TIMESTAMP = 8;
+
     /** What {@code run} and {@code section} answer; any other number is a bad batch. */
     static final int END = 0, FULL = 1, SPECIAL = 2, LIMIT = 3;
 
@@ -74,7 +77,7 @@ final class Native {
 
     static native long read(int descriptor, long address, long size, long position);
 
-    static native long create(int columns);
+    static native long create(int columns, boolean isSummary, int extremes);
 
     static native void destroy(long reader);
 
@@ -88,6 +91,8 @@ final class Native {
     static native int section(
         long reader, long data, long size, long payload, long payloadSize, long position,
         long[] state);
+
+    static native void summary(long reader, long[] numbers);
 
     static native int runs(long reader, long[] runs);
 

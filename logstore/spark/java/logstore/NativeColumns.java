@@ -6,7 +6,6 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
-import logstore.NativePlan.Settings;
 import logstore.NativePlan.Split;
 import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.memory.BufferAllocator;
@@ -23,33 +22,30 @@ import org.apache.spark.sql.vectorized.ColumnVector;
  * Columns that the library fills with records, and what becomes of them in Spark. The blocks of the
  * library are the buffers of Arrow's vectors; nothing is copied.
  */
-final class NativeColumns implements AutoCloseable {
+final class NativeColumns extends NativeRecords {
     private static final Set<String> OF_RECORDS =
         Set.of("key", "value", "offset", "timestamp", "headers");
     private static final Set<String> OF_SPLITS = Set.of("topic", "partition", "broker", "segment");
-
-    private static final String NO_MEMORY = "not enough memory for the columns of a batch";
 
     private final StructField[] fields;
     private final List<Field> arrowFields;
     private final BufferAllocator allocator;
     private final boolean hasRuns;
-    private final long[] state = new long[3];
-    private long builder;
 
     NativeColumns(StructType schema, BufferAllocator allocator) {
+        super(columnsOf(schema), false, 0);
         fields = schema.fields();
         arrowFields = ArrowUtils.toArrowSchema(schema, "UTC", false).getFields();
         this.allocator = allocator;
+        hasRuns = (columnsOf(schema) & Native.RUNS) != 0;
+    }
+
+    private static int columnsOf(StructType schema) {
         int columns = 0;
-        for (StructField field : fields) {
+        for (StructField field : schema.fields()) {
             columns |= columnOf(field.name());
         }
-        hasRuns = (columns & Native.RUNS) != 0;
-        builder = Native.create(columns);
-        if (builder == 0) {
-            throw new LogstoreException(NO_MEMORY);
-        }
+        return columns;
     }
 
     private static int columnOf(String name) {
@@ -67,48 +63,9 @@ final class NativeColumns implements AutoCloseable {
         }
     }
 
-    // -- appending ---------------------------------------------------------------------------
-
-    void bound(Split split, Settings settings) {
-        long[] bounds = {
-            split.fromOffset(), split.endOffset(),
-            settings.startTimestamp(), settings.endTimestamp(),
-            settings.checkCrcs() ? 1 : 0, settings.includeControl() ? 1 : 0,
-        };
-        if (!Native.bound(builder, bounds, split.aborted())) {
-            throw new LogstoreException(NO_MEMORY);
-        }
-    }
-
-    /** As {@code ls_builder_run}, from byte {@code at} on; {@code origin} is that of byte 0. */
-    int run(ArrowBuf data, long size, long at, long origin, long maxRows, long maxBytes) {
-        state[0] = at;
-        return Native.run(builder, data.memoryAddress(), size, origin, maxRows, maxBytes, state);
-    }
-
-    /** Where the last run ended. */
-    long at() {
-        return state[0];
-    }
-
-    /** As {@code ls_builder_section}. */
-    int section(long batch, long size, long payload, long payloadSize, long position) {
-        return Native.section(builder, batch, size, payload, payloadSize, position, state);
-    }
-
-    long rows() {
-        return state[1];
-    }
-
-    // -- the end -----------------------------------------------------------------------------
-
-    /**
-     * The columns of the rows that are there, at most {@code most}; null if Python has to make them.
-     * The builder is empty afterwards.
-     */
-    ColumnVector[] columns(Split split, int most) {
-        int rows = (int) Math.min(state[1], most);
-        BatchRuns runs = hasRuns ? new BatchRuns(builder) : null;
+    @Override
+    ColumnVector[] columns(Split split, int rows) {
+        BatchRuns runs = hasRuns ? new BatchRuns(reader()) : null;
         List<ColumnVector> columns = new ArrayList<>();
         try (Blocks blocks = finish()) {
             for (int i = 0; i < fields.length; i++) {
@@ -127,9 +84,9 @@ final class NativeColumns implements AutoCloseable {
     }
 
     private Blocks finish() {
-        state[1] = 0;
+        state[ROWS] = 0;
         long[] numbers = new long[Blocks.NUMBERS];
-        if (!Native.finish(builder, numbers)) {
+        if (!Native.finish(reader(), numbers)) {
             throw new LogstoreException(NO_MEMORY);
         }
         return new Blocks(allocator, numbers);
@@ -232,13 +189,5 @@ final class NativeColumns implements AutoCloseable {
 
     private ArrowBuf bits(int rows) {
         return allocator.buffer((rows + 7) / 8);
-    }
-
-    @Override
-    public void close() {
-        if (builder != 0) {
-            Native.destroy(builder);
-            builder = 0;
-        }
     }
 }

@@ -18,7 +18,8 @@ record NativePlan(Settings settings, List<Split> splits) {
             boolean checkCrcs,
             boolean readCommitted,
             long unpackedMax,
-            int limit) {}
+            int limit,
+            List<String> aggregates) {}
 
     /** As {@code Split} and {@code FileProof}. {@code aborted} has three numbers for each. */
     record Split(
@@ -52,7 +53,8 @@ record NativePlan(Settings settings, List<Split> splits) {
                 s.get("check_crcs").asBoolean(),
                 s.get("read_committed").asBoolean(),
                 s.get("unpacked_max").asLong(),
-                s.get("limit").asInt());
+                s.get("limit").asInt(),
+                texts(s.get("aggregates")));
             List<Split> splits = new ArrayList<>();
             for (JsonNode split : plan.get("splits")) {
                 splits.add(split(split));
@@ -91,6 +93,12 @@ record NativePlan(Settings settings, List<Split> splits) {
             headers.add(new Header(header.get(0).asLong(), header.get(1).binaryValue()));
         }
         return new Proof(file[0], file[1], file[2], p.get("may_grow").asBoolean(), headers);
+    }
+
+    private static List<String> texts(JsonNode texts) {
+        List<String> found = new ArrayList<>();
+        texts.forEach(text -> found.add(text.asText()));
+        return found;
     }
 
     private static long[] longs(JsonNode numbers) {

@@ -58,7 +58,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     private final List<Split> splits;
     private final TaskContext task = TaskContext.get();
     private final TaskBatches batches;
-    private final NativeColumns columns;
+    private final NativeRecords records;
     private final Unpacker unpacker;
     private final Markers markers = new Markers();
 
@@ -85,7 +85,10 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         splits = plan.splits();
         left = settings.limit();
         unpacker = new Unpacker(batches.allocator(), settings.unpackedMax());
-        columns = new NativeColumns(schema, batches.allocator());
+        List<String> aggregates = settings.aggregates();
+        records = aggregates.isEmpty()
+            ? new NativeColumns(schema, batches.allocator())
+            : new NativeSummaries(schema, aggregates, batches.allocator());
         batches.closeFirst(this::close);
     }
 
@@ -100,8 +103,10 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
                 return python.next();
             }
             if (left == 0 || stop == Stop.SPLIT_ENDS && !begin()) {
+                records.end();
+                boolean isLast = records.rows() > 0 && give();
                 release();
-                return false;
+                return isLast;
             }
             if (stop == Stop.FULL && decode()) {
                 return true;
@@ -121,9 +126,9 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     /** Begin the next split; false if there is none. */
     private boolean begin() {
         if (file != null) {
-            boolean isProven = file.isProven(batches.allocator());
+            boolean isRead = file.isProven(batches.allocator()) && records.end(split);
             closeFile();
-            if (!isProven) {
+            if (!isRead) {
                 position = split.endPosition(); // Python says why
                 stop = Stop.PYTHON;
                 return true;
@@ -137,7 +142,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         origin = filled = 0;
         isSuspicious = false;
         check = settings.readCommitted() ? markers.new OfSplit(split) : null;
-        columns.bound(split, settings);
+        records.bound(split, settings);
         file = SegmentFile.find(split);
         stop = file != null && file.isProven(batches.allocator()) ? Stop.FULL : Stop.PYTHON;
         return true;
@@ -147,17 +152,25 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     private boolean decode() {
         long first = position;
         stop = fill();
-        if (columns.rows() == 0) {
+        if (records.rows() == 0) {
             if (stop == Stop.FULL) {
                 stop = Stop.PYTHON; // not even one batch fits
             }
             return false;
         }
-        int rows = (int) (left < 0 ? columns.rows() : Math.min(columns.rows(), left));
-        ColumnVector[] made = columns.columns(split, rows);
-        if (made == null) {
+        if (!give()) {
             position = first;
             stop = Stop.PYTHON;
+            return false;
+        }
+        return true;
+    }
+
+    /** Makes a batch of the rows that are there; false if Python has to. */
+    private boolean give() {
+        int rows = (int) (left < 0 ? records.rows() : Math.min(records.rows(), left));
+        ColumnVector[] made = records.columns(split, rows);
+        if (made == null) {
             return false;
         }
         batch = batches.batch(made, rows);
@@ -170,9 +183,9 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         while (stopped == null) {
             long end = isSuspicious ? checked - origin : filled;
             int status =
-                columns.run(window, end, position - origin, origin, ROWS_MAX, BYTES_MAX);
+                records.run(window, end, position - origin, origin, ROWS_MAX, BYTES_MAX);
             long before = position;
-            position = origin + columns.at();
+            position = origin + records.at();
             switch (status) {
                 case Native.FULL:
                     return Stop.FULL;
@@ -221,7 +234,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         if (content < 0) {
             return Stop.PYTHON;
         }
-        switch (columns.section(address, batchSize, unpacker.address(), content, position)) {
+        switch (records.section(address, batchSize, unpacker.address(), content, position)) {
             case Native.END:
                 position += batchSize;
                 return null;
@@ -297,7 +310,9 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     // -- the end -----------------------------------------------------------------------------
 
     private void handOver() {
-        Position here = new Position(index, position, left, markers);
+        Position here = settings.aggregates().isEmpty()
+            ? new Position(index, position, left, markers)
+            : null; // nothing was given yet
         release();
         python = rest.from(here, batches);
     }
@@ -320,7 +335,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         closeFile();
         closeWindow();
         unpacker.close();
-        columns.close();
+        records.close();
     }
 
     @Override
