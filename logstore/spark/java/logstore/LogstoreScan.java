@@ -71,7 +71,7 @@ final class LogstoreScan implements Scan, Batch {
     }
 
     /** Spark 4.3 makes columns of rows for Python functions; without a limit it never ends there. */
-    private static boolean isByColumn() {
+    static boolean isByColumn() {
         SQLConf conf = SQLConf.get();
         return conf.arrowMaxRecordsPerBatch() > 0 || !conf.arrowPySparkUDFColumnarInputEnabled();
     }
