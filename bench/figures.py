@@ -119,7 +119,6 @@ CHOSEN = [
     ("server", "produce of one record, acks=1, end to end"),
     ("spark", "verification on Spark, batch level, beside Kafka"),
     ("spark", "three replicas verified and compared, batch level"),
-    ("spark", '`count()` by `format("logstore")`'),
     ("spark", "CPU of sum of value lengths, 100-byte values, beside a Parquet copy with zstd"),
     ("spark", "sum of value lengths, beside Spark's Kafka source"),
 ]

@@ -58,7 +58,7 @@ from logstore.verify.partition.ends import (
 )
 from logstore.verify.partition.own_files import OwnFiles, is_own_file
 from logstore.verify.partition.producer_files import CheckedSegments, ProducerFiles
-from logstore.verify.partition.replacements import Replacements
+from logstore.verify.partition.waiting_files import WaitingFiles
 from logstore.verify.segment.content import OF_COORDINATORS
 from logstore.verify.segment.diagnosis import TORN
 from logstore.verify.segment.producers import ProducerFacts, check_snapshot
@@ -101,7 +101,7 @@ class PartitionCheck:
     epochs: list[tuple[int, int]] | None = None
     """The entries of leader-epoch-checkpoint; None if they cannot be used."""
     own: OwnFiles | None = None
-    replacements: Replacements = field(init=False)
+    replacements: WaitingFiles = field(init=False)
     partitions: int = 0
     """How many partitions of the topic are known at least."""
     tp: TopicPartition | None = None
@@ -176,7 +176,7 @@ class PartitionCheck:
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
 
     def __post_init__(self) -> None:
-        self.replacements = Replacements(self.directory)
+        self.replacements = WaitingFiles(self.directory)
 
     @property
     def all_jobs(self) -> list[SegmentJob]:
@@ -202,22 +202,6 @@ class PartitionCheck:
         """The log start as far as it is known. 0 may also mean the base of the first segment."""
         stop = self.own.clean_stop if self.own else None
         return max(self.facts.log_start, stop.log_start_offset if stop else 0, 0)
-
-    def is_compacted(self, results: Iterable[SegmentResult]) -> bool:
-        """Whether gaps are normal here, by any of the signs that a compaction leaves.
-
-        A kill may have left it before it wrote its checkpoint. A delete horizon without a gap is
-        no sign: any client can set its bit.
-        """
-        results = list(results)
-        properties = self.own.properties if self.own else None
-        policy = properties.values.get("cleanup.policy", "") if properties else ""
-        return (
-            self.facts.cleaner_offset >= 0
-            or "compact" in policy.split(",")
-            or any(result.holes for result in results)
-            or (any(r.horizons for r in results) and any(r.missing for r in results))
-        )
 
     # -- looking again -------------------------------------------------------------------------
 
@@ -267,21 +251,12 @@ class PartitionCheck:
     def finding(self, name: str, problem: Problem, base: int = UNKNOWN) -> Finding:
         """The finding in a file of the directory, or in the directory itself."""
         path = os.path.join(self.directory, name) if name else self.directory
-        return self._weighed(name, problem).in_file(path, self.tp, self.facts.broker, base)
+        return _weighed(self.facts, self._bases, name, problem).in_file(
+            path, self.tp, self.facts.broker, base
+        )
 
     def _find(self, name: str, problem: Problem, base: int = UNKNOWN) -> None:
         self.findings.append(self.finding(name, problem, base))
-
-    def _weighed(self, name: str, problem: Problem) -> Problem:
-        """A start that has to scan a segment rebuilds all that belongs to it."""
-        parsed = filenames.parse_segment_file(name)
-        if parsed is None:
-            return problem
-        end = parsed.offset
-        if parsed.suffix != filenames.SNAPSHOT_SUFFIX:  # of what is below its offset
-            at = bisect_right(self._bases, end)
-            end = self._bases[at] if at < len(self._bases) else _NO_END
-        return weigh(problem, parsed.suffix, standing_at(self.facts, end - 1))
 
     def _find_all(self, name: str, problems: Iterable[Problem]) -> None:
         for problem in problems:
@@ -334,7 +309,7 @@ class PartitionCheck:
                     self._find(file.name, warning("file-name", message))
             elif self.only >= 0 and parsed.offset < self.only:
                 continue
-            elif parsed.transition and not self._is_roll(parsed):
+            elif parsed.transition and not _is_roll(parsed, self._rolled):
                 if self.only < 0:
                     told = self.replacements.take(file, parsed)
                     self._find_all(file.name, [told] if told else [])
@@ -357,10 +332,6 @@ class PartitionCheck:
             severity = warning if self.facts.clean else info  # a clean stop settles all
             self._find_in_log(base, severity("leftover", message, offset=base))
         return segments
-
-    def _is_roll(self, file: filenames.SegmentFile) -> bool:
-        named = (file.suffix, file.transition) == (filenames.LOG_SUFFIX, filenames.SWAP_SUFFIX)
-        return named and file.offset in self._rolled
 
     def _orphans(self, segments: dict[int, dict[str, FileInfo]]) -> None:
         """Report indexes without a log, and logs without an index (F-241, F-242)."""
@@ -413,7 +384,7 @@ class PartitionCheck:
         by_base = {result.base: result for result in found}
         results = [by_base.get(job.base) or _unread(job.base) for job in self.jobs]
         report = self._report(results)
-        compacted = self.is_compacted(results)
+        compacted = is_compacted(self, results)
         claimed = 0
         for result in found:
             self.suppressed += result.suppressed
@@ -422,7 +393,7 @@ class PartitionCheck:
             report.unreadable += 0 if compacted else result.missing
         self._join(results, compacted)
         promised = max(self.facts.recovery_point, self.facts.high_watermark)
-        sparse = compacted or self.is_compacted([*results, *swapped])
+        sparse = compacted or is_compacted(self, [*results, *swapped])
         for name, base, problem in self.replacements.check(
             swapped, results, promised, compacted=sparse
         ):
@@ -516,7 +487,8 @@ class PartitionCheck:
             for position, expected, missing in result.gaps if not compacted else ():
                 message = f"{missing} offsets are missing before this batch"
                 self._find_in_log(
-                    result.base, warning("log-offset-order", message, position, expected)
+                    result.base,
+                    warning("log-offset-order", message, position, expected),
                 )
             if result.horizons and not compacted:
                 message = "a delete horizon in a log that shows no other sign of compaction"
@@ -534,11 +506,17 @@ class PartitionCheck:
                 continue
             if one.size == 0:
                 message = f"empty, and followed by segment {two.base}"
-                self._find_in_log(one.base, warning("log-offset-order", message, offset=one.base))
+                self._find_in_log(
+                    one.base,
+                    warning("log-offset-order", message, offset=one.base),
+                )
             elif one.end_offset < two.base and not one.tail:
                 message = f"{two.base - one.end_offset} offsets are missing before this segment, "
                 message += f"behind {filenames.segment_file_name(one.base, '.log')}"
-                self._find_in_log(two.base, warning("log-offset-order", message, 0, one.end_offset))
+                self._find_in_log(
+                    two.base,
+                    warning("log-offset-order", message, 0, one.end_offset),
+                )
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
@@ -605,6 +583,40 @@ class PartitionCheck:
         if not marker:
             paths.append(os.path.join(self.directory, filenames.CLEAN_STOP))
         return any(self.storage.info(path) is not None for path in paths)
+
+
+def is_compacted(check: PartitionCheck, results: Iterable[SegmentResult]) -> bool:
+    """Whether gaps are normal here, by any of the signs that a compaction leaves.
+
+    A kill may have left it before it wrote its checkpoint. A delete horizon without a gap is
+    no sign: any client can set its bit.
+    """
+    results = list(results)
+    properties = check.own.properties if check.own else None
+    policy = properties.values.get("cleanup.policy", "") if properties else ""
+    return (
+        check.facts.cleaner_offset >= 0
+        or "compact" in policy.split(",")
+        or any(result.holes for result in results)
+        or (any(r.horizons for r in results) and any(r.missing for r in results))
+    )
+
+
+def _weighed(facts: LogDirFacts, bases: list[int], name: str, problem: Problem) -> Problem:
+    """A start that has to scan a segment rebuilds all that belongs to it."""
+    parsed = filenames.parse_segment_file(name)
+    if parsed is None:
+        return problem
+    end = parsed.offset
+    if parsed.suffix != filenames.SNAPSHOT_SUFFIX:  # of what is below its offset
+        at = bisect_right(bases, end)
+        end = bases[at] if at < len(bases) else _NO_END
+    return weigh(problem, parsed.suffix, standing_at(facts, end - 1))
+
+
+def _is_roll(file: filenames.SegmentFile, rolled: frozenset[int]) -> bool:
+    named = (file.suffix, file.transition) == (filenames.LOG_SUFFIX, filenames.SWAP_SUFFIX)
+    return named and file.offset in rolled
 
 
 def partition_of(directory: str) -> TopicPartition | None:

@@ -10,7 +10,7 @@ from logstore.format import filenames
 from logstore.verify.common.batch_rules import EpochRun
 from logstore.verify.common.digests import RangeDigest
 from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Problem, Severity
-from logstore.verify.partition.partition_check import PartitionCheck
+from logstore.verify.partition.partition_check import PartitionCheck, is_compacted
 from logstore.verify.replicas.range_diff import DiffRange, RangeStart
 from logstore.verify.segment.segment_check import SegmentResult
 
@@ -54,7 +54,7 @@ class ComparedReplica:
 
     @property
     def compacted(self) -> bool:
-        return self.check.is_compacted(self.results)
+        return is_compacted(self.check, self.results)
 
     @property
     def compacted_end(self) -> int:

@@ -26,7 +26,7 @@ _LEFT = {
 
 
 @dataclass(slots=True)
-class Replacements:
+class WaitingFiles:
     """What a partition directory holds of them, by base offset. ``jobs`` check the content of the
     replacements that count.
     """
