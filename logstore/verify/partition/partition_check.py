@@ -487,8 +487,7 @@ class PartitionCheck:
             for position, expected, missing in result.gaps if not compacted else ():
                 message = f"{missing} offsets are missing before this batch"
                 self._find_in_log(
-                    result.base,
-                    warning("log-offset-order", message, position, expected),
+                    result.base, warning("log-offset-order", message, position, expected)
                 )
             if result.horizons and not compacted:
                 message = "a delete horizon in a log that shows no other sign of compaction"
@@ -506,17 +505,11 @@ class PartitionCheck:
                 continue
             if one.size == 0:
                 message = f"empty, and followed by segment {two.base}"
-                self._find_in_log(
-                    one.base,
-                    warning("log-offset-order", message, offset=one.base),
-                )
+                self._find_in_log(one.base, warning("log-offset-order", message, offset=one.base))
             elif one.end_offset < two.base and not one.tail:
                 message = f"{two.base - one.end_offset} offsets are missing before this segment, "
                 message += f"behind {filenames.segment_file_name(one.base, '.log')}"
-                self._find_in_log(
-                    two.base,
-                    warning("log-offset-order", message, 0, one.end_offset),
-                )
+                self._find_in_log(two.base, warning("log-offset-order", message, 0, one.end_offset))
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
