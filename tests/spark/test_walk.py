@@ -67,6 +67,18 @@ def test_generated_questions_are_answered_as_for_rows_in_memory(
     assert not report.wrong, report
 
 
+@pytest.mark.essential
+def test_functions_end_where_their_batches_have_no_limit(
+    spark: SparkSession, walked: directory.Walked
+) -> None:
+    with walking.settings(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "0"}):
+        found, expected = (
+            walking.answer(CONSUMERS["arrow_udf"], walked.frame(spark, source))
+            for source in ("logstore", "rows")
+        )
+    assert found == expected
+
+
 @pytest.mark.parametrize("name", ENDS)
 def test_scans_that_end_otherwise_leave_the_session_right(
     spark: SparkSession, walked: directory.Walked, name: str

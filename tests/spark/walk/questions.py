@@ -128,7 +128,7 @@ class Asker:
         simple: tuple[Callable[[], str], ...] = (
             lambda: f"offset {compared} {rng.choice(LITERALS)}",
             lambda: f"{rng.choice(LITERALS)} {compared} offset",
-            lambda: f"offset BETWEEN {rng.choice(LITERALS)} AND {rng.choice(LITERALS)}",
+            lambda: f"`offset` BETWEEN {rng.choice(LITERALS)} AND {rng.choice(LITERALS)}",
             lambda: f"`offset` IN ({', '.join(rng.sample(LITERALS, 3))})",
             lambda: f"timestamp {compared} timestamp_millis({rng.choice(MOMENTS)})",
             lambda: f"timestamp {compared} timestamp_micros({rng.choice(MOMENTS) * 1000 + 1})",

@@ -11,6 +11,7 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
@@ -66,7 +67,13 @@ final class LogstoreScan implements Scan, Batch {
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-        return new Factory(interpreter, plan().reader(), query.required());
+        return new Factory(interpreter, plan().reader(), query.required(), isByColumn());
+    }
+
+    /** Spark 4.3 makes columns of rows for Python functions; without a limit it never ends there. */
+    static boolean isByColumn() {
+        SQLConf conf = SQLConf.get();
+        return conf.arrowMaxRecordsPerBatch() > 0 || !conf.arrowPySparkUDFColumnarInputEnabled();
     }
 
     private synchronized Plan plan() {
@@ -118,11 +125,11 @@ final class LogstoreScan implements Scan, Batch {
         }
     }
 
-    record Factory(Python python, byte[] reader, StructType schema)
+    record Factory(Python python, byte[] reader, StructType schema, boolean isByColumn)
             implements PartitionReaderFactory {
         @Override
         public PartitionReader<InternalRow> createReader(InputPartition partition) {
-            throw new UnsupportedOperationException("read by columns");
+            return new RowReader(createColumnarReader(partition));
         }
 
         @Override
@@ -139,7 +146,7 @@ final class LogstoreScan implements Scan, Batch {
 
         @Override
         public boolean supportColumnarReads(InputPartition partition) {
-            return true;
+            return isByColumn;
         }
     }
 }

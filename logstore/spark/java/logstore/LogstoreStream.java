@@ -90,7 +90,8 @@ final class LogstoreStream
 
     @Override
     public PartitionReaderFactory createReaderFactory() {
-        return new LogstoreScan.Factory(python, reader, query.required());
+        return new LogstoreScan.Factory(
+            python, reader, query.required(), LogstoreScan.isByColumn());
     }
 
     @Override
