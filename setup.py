@@ -27,6 +27,8 @@ if SANITIZE:
     FLAGS = ["-O1", "-g", "-fno-wrapv", "-fno-strict-aliasing", "-fno-omit-frame-pointer"]
     FLAGS += SANITIZERS
     LINK_FLAGS = SANITIZERS
+    spark_jar.FLAGS = [*FLAGS, "-Wall", "-Wextra", "-Werror"]
+    spark_jar.LINK_FLAGS = LINK_FLAGS
 MESSAGE_TYPES = "replication/protocol/messages.pyi"
 # Spark looks for top-level packages of this prefix; here it stays beside what it speaks of.
 REGISTRATION = {"pyspark_logstore": "logstore/spark/pyspark_logstore"}

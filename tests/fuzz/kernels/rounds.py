@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from tests.fuzz.kernels import reading, system, writing
+from tests.fuzz.kernels import jni, reading, system, writing
 
-FUZZERS = {**reading.FUZZERS, **writing.FUZZERS, **system.FUZZERS}
+FUZZERS = {**reading.FUZZERS, **writing.FUZZERS, **system.FUZZERS, **jni.FUZZERS}
 COSTLY = {"racing": 20, "directories": 10, "every_cut": 4}
 """Fuzzers of which one round is as long as many of another."""
 
