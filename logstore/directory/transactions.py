@@ -125,8 +125,8 @@ class FollowedTransactions:
             if not attributes & bits.CONTROL:
                 self.open_since.setdefault(producer, offset)
             elif marker := self._marker(window[table.span(row, row + 1)]):
-                first = self.open_since.pop(producer, None)
-                if first is not None and not marker[0]:
+                first = self.open_since.pop(producer, offset)
+                if first < offset and not marker[0]:
                     self.aborted.append((producer, first, offset))
 
 

@@ -44,20 +44,25 @@ final class Unpacker implements AutoCloseable {
     int unpack(int codec, ByteBuffer stored) {
         stored.order(ByteOrder.LITTLE_ENDIAN);
         try {
-            switch (codec) {
-                case GZIP:
-                    return gzip(stored);
-                case SNAPPY:
-                    return snappy(stored);
-                case LZ4:
-                    return lz4(stored);
-                case ZSTD:
-                    return zstd(stored);
-                default:
-                    return NOT_OURS;
-            }
+            int size = unpacked(codec, stored);
+            return size <= limit ? size : NOT_OURS; // the room may be larger
         } catch (IOException | RuntimeException | LinkageError fault) {
             return NOT_OURS;
+        }
+    }
+
+    private int unpacked(int codec, ByteBuffer stored) throws IOException {
+        switch (codec) {
+            case GZIP:
+                return gzip(stored);
+            case SNAPPY:
+                return snappy(stored);
+            case LZ4:
+                return lz4(stored);
+            case ZSTD:
+                return zstd(stored);
+            default:
+                return NOT_OURS;
         }
     }
 
