@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkpoints.loggers import get_logger
-from logstore.common.errors import CorruptBatchError
 from logstore.directory.columns import ArrowTable
 from logstore.directory.rows import BatchRows, Extreme, RecordRows, RowSummaries, RowSummary
 from logstore.directory.splits import ReadSettings, Split, opened
@@ -44,29 +43,21 @@ class BatchFilter:
         for producer_id, first, marker in sorted(self.split.aborted):
             self._aborted.setdefault(producer_id, []).append((first, marker))
 
-    def runs(self, table: ArrowTable, position: int) -> Iterator[tuple[int, int]]:
-        """Ranges ``[first, end)`` of wanted neighbouring rows of ``table``.
-
-        The window begins at ``position`` of the file.
-
-        Raises:
-            CorruptBatchError: the offsets do not ascend.
-        """
+    def runs(self, table: ArrowTable, window: memoryview) -> Iterator[tuple[int, int]]:
+        """Ranges ``[first, end)`` of wanted neighbouring rows of ``table``."""
         if not table.rows:
             return
-        masks = list(self._masks(table, position))
+        masks = list(self._masks(table, window))
         if masks:
             yield from table.runs(reduce(pc.and_, masks))
         else:
             yield 0, table.rows
 
-    def _masks(self, table: ArrowTable, position: int) -> Iterator[pa.Array]:
+    def _masks(self, table: ArrowTable, window: memoryview) -> Iterator[pa.Array]:
         split, settings = self.split, self.settings
         of_records = settings.granularity == "record"
         if of_records and settings.drop_malformed:
             yield self._valid(table)
-        elif of_records:
-            self._check_order(table, position)
         cells = table.cells("base_offset"), table.cells("last_offset")
         if cells[0][0] < split.from_offset:
             yield pc.greater_equal(table.column("last_offset"), split.from_offset)
@@ -80,16 +71,6 @@ class BatchFilter:
             yield pc.invert(table.has_bit(bits.CONTROL))
         if self._aborted and table.has_any(bits.TRANSACTIONAL):
             yield self._not_aborted(table)
-
-    def _check_order(self, table: ArrowTable, position: int) -> None:
-        """No checksum covers an offset: one that is too high would end the split."""
-        bases, lasts = table.column("base_offset")[1:], table.column("last_offset")[:-1]
-        at = pc.index(pc.less_equal(bases, lasts), True).as_py()
-        if at >= 0:
-            at += 1
-            reason = f"offset {bases[at - 1]} follows offset {lasts[at - 1]}"
-            where = position + table.cells("position")[at]
-            raise CorruptBatchError(self.split.path, where, reason)
 
     def _valid(self, table: ArrowTable) -> pa.Array:
         valid = pc.equal(table.column("valid"), 1)
@@ -221,7 +202,7 @@ def _made(
     for window, position, table in windows.tables(ArrowTable, **maker.scan_options):
         if settings.read_committed and table.has_any(bits.TRANSACTIONAL):
             markers.check(split, window, table)
-        for first, end in wanted.runs(table, position):
+        for first, end in wanted.runs(table, window):
             yield from maker.read(window, position, table, first, end)
         if table.cells("base_offset")[-1] >= split.end_offset:
             return

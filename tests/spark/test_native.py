@@ -18,7 +18,7 @@ from logstore.log import PartitionLog
 from tests.spark import columnar_wire
 from tests.spark.reading import Broker, schema_of
 from tests.spark.test_columnar import allocated, set_conf
-from tests.support.builders import batch, marker, produced
+from tests.support.builders import marker, produced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -241,23 +241,6 @@ def test_a_marker_of_no_transaction_before_one_that_was_read_ahead(
     )
     options = {"isolation": "read_committed", "checkCrcs": "false"}
     assert len(lanes.same(tmp_path / "logs", workers=1, **options)) == PER_BATCH + 1
-
-
-@pytest.mark.parametrize("number", [3, 14])
-def test_an_offset_that_is_too_high_is_not_the_end(
-    lanes: Lanes, directory: Path, number: int
-) -> None:
-    """No checksum covers it."""
-    query = f"offset = {number * PER_BATCH}"
-    [(position,)] = lanes.same(directory, lambda frame: frame.where(query).select("position"))
-    with log_file(directory).open("r+b") as file:
-        file.seek(position + 4)
-        file.write(b"\1")
-        if number == 14:  # far from the batch that shows it
-            file.seek(0, os.SEEK_END)
-            file.write(batch(15 * PER_BATCH, value=bytes(2 << 20)))
-    text = lanes.same(directory, lambda frame: frame.where("offset < 1000000"), workers=1)
-    assert f"offset {(number + 1) * PER_BATCH} follows offset" in text
 
 
 def test_content_above_the_limit_is_an_error(lanes: Lanes, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     private static final int WINDOW = 1 << 20; // with the columns that come of it, in the cache
     private static final int WINDOW_MAX = 16 << 20; // a larger batch is for Python
     private static final int HEADER = 61, PREFIX = 12, LENGTH_AT = 8, MAGIC_AT = 16;
-    private static final int ATTRIBUTES_AT = 21, LAST_DELTA_AT = 23, CODEC = 7;
+    private static final int ATTRIBUTES_AT = 21, CODEC = 7;
 
     /** Why decoding has stopped. */
     private enum Stop {
@@ -69,7 +69,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     private long position;
     private ArrowBuf window; // begins with byte `origin` of the file; `filled` bytes of it are read,
     private long origin, filled, checked; // markers of the batches before byte `checked` are known
-    private boolean isSuspicious; // the one there is for Python
+    private boolean isSuspicious; // the one there is not
     private int size = WINDOW;
 
     private int left;
@@ -198,30 +198,11 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
                 case Native.LIMIT:
                     // A wrapper of an older format has its last offset, and smaller ones inside.
                     boolean isOld = position + MAGIC_AT < origin + filled && magic(position) < 2;
-                    return isOld ? Stop.PYTHON : skipRest();
+                    return isOld ? Stop.PYTHON : Stop.SPLIT_ENDS;
                 default:
                     position = startOfBatch(before, position);
                     return Stop.PYTHON;
             }
-        }
-        return stopped;
-    }
-
-    /** Once behind the last offset, the rest of the split is: no checksum covers an offset. */
-    private Stop skipRest() {
-        if (isWhole(position) && offsetAt(position) < split.endOffset()) {
-            position += sizeAt(position); // the one with the last of the records
-        }
-        long limit = position;
-        Stop stopped = null;
-        while (stopped == null) {
-            while (isWhole(position) && offsetAt(position) >= split.endOffset()) {
-                position += sizeAt(position);
-            }
-            stopped = isSuspicious || isWhole(position) ? Stop.PYTHON : read();
-        }
-        if (stopped == Stop.PYTHON) {
-            position = limit;
         }
         return stopped;
     }
@@ -297,30 +278,19 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         }
         origin = position;
         filled = count;
-        checkBatches();
+        if (check != null) {
+            checkMarkers();
+        }
         return null;
     }
 
-    /** That their offsets ascend, and of each once its marker. */
-    private void checkBatches() {
+    /** Of each batch once. */
+    private void checkMarkers() {
         ByteBuffer data = window.nioBuffer(0, (int) filled);
-        long before = origin;
-        long last = Long.MIN_VALUE;
-        for (long at = origin; isWhole(at) && !isSuspicious; at += sizeAt(at)) {
-            int index = (int) (at - origin);
-            boolean isOld = magic(at) < 2;
-            if (!isOld && sizeAt(at) < HEADER) {
-                return; // decoding ends there, too
-            }
-            if (offsetAt(at) <= last) {
-                isSuspicious = true;
-                checked = before; // Python compares the two
-            } else if (check != null && at >= checked) {
-                isSuspicious = !check.add(data, index, (int) sizeAt(at));
-                checked = isSuspicious ? at : at + sizeAt(at);
-            }
-            before = at;
-            last = offsetAt(at) + (isOld ? 0 : data.getInt(index + LAST_DELTA_AT));
+        while (isWhole(checked) && !isSuspicious) {
+            long size = sizeAt(checked);
+            isSuspicious = !check.add(data, (int) (checked - origin), (int) size);
+            checked += isSuspicious ? 0 : size;
         }
     }
 
@@ -331,10 +301,6 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
 
     private long sizeAt(long at) {
         return PREFIX + (long) Integer.reverseBytes(window.getInt(at - origin + LENGTH_AT));
-    }
-
-    private long offsetAt(long at) {
-        return Long.reverseBytes(window.getLong(at - origin));
     }
 
     private int magic(long at) {
