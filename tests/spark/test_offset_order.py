@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import CorruptBatchError
+from logstore.directory.columns import ArrowTable
+from logstore.directory.errors import DataLossError
+from logstore.directory.offset_order import OffsetOrder
+from logstore.spark.planning import ReadTask
 from tests.spark import columnar_wire
-from tests.spark.reading import Broker, offsets, read, schema_of
+from tests.spark.reading import Broker, offsets, read, reader, schema_of, tasks
+from tests.spark.test_stream import Stream
 from tests.support.builders import batch
 
 SIZE = len(batch(0, 10))
@@ -102,6 +108,34 @@ def test_a_filter_or_an_end_hides_no_wrong_offset(tmp_path: Path, change: int) -
     with pytest.raises(CorruptBatchError, match=ASCEND):
         read(logs, filters=[GreaterThanOrEqual(("offset",), first + 155)])
     assert offsets(read(logs, **ending(first))) == list(range(first))
+
+
+@pytest.mark.parametrize("change", [HIGH, LOW])
+def test_a_micro_batch_hides_no_wrong_offset(logs: Path, change: int) -> None:
+    flip(segment_files(logs)[1], 15, change)
+    with pytest.raises(CorruptBatchError, match=ASCEND):
+        Stream(logs).trigger()
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_a_log_that_is_cut_while_it_is_read_is_no_damage(
+    tmp_path: Path, lossy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written again may fall below what was read before."""
+    logs = made(tmp_path / "logs", indexed=False)
+
+    def cut(order: OffsetOrder, table: ArrowTable, position: int) -> None:
+        os.truncate(segment_files(logs)[-1], 20 * SIZE)
+        raise CorruptBatchError(order.split.path, position, ASCEND)
+
+    made_reader = reader(logs, failOnDataLoss=not lossy, startingOffsets="earliest")
+    [*_, task] = [ReadTask((split,)) for task in tasks(made_reader) for split in task.splits]
+    monkeypatch.setattr(OffsetOrder, "check", cut)
+    if lossy:
+        assert list(made_reader.read(task)) == []
+    else:
+        with pytest.raises(DataLossError, match="the segment was cut from"):
+            list(made_reader.read(task))
 
 
 @pytest.mark.parametrize(("segment", "number", "change"), FLIPS)

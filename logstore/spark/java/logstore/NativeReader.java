@@ -310,7 +310,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     /** Of each batch once. */
     private void checkMarkers() {
         ByteBuffer data = window.nioBuffer(0, (int) filled);
-        while (isWhole(checked) && !isSuspicious) {
+        while (!isSuspicious && isWhole(checked)) {
             long size = sizeAt(checked);
             isSuspicious = !check.add(data, (int) (checked - origin), (int) size);
             checked += isSuspicious ? 0 : size;
