@@ -218,7 +218,7 @@ def test_offsets_that_do_not_ascend(
         (lambda frame: frame.groupBy().count(), end),
         (lambda frame: frame.selectExpr("min(offset)", "max(offset)"), end),
     ]
-    for question, options in questions:
+    for question, options in questions if number == 7 else questions[:1]:
         found = lanes.same(directory, question, workers=1, **options)
         assert "offsets do not ascend from here on" in found, (question, found)
 
@@ -328,7 +328,13 @@ def test_python_goes_on_from_any_batch(directory: Path) -> None:
 
     whole = rows("")
     for position in sorted({row["position"] for row in whole}):
-        at = {"split": 0, "position": position, "limit": PER_BATCH + 7, "open_since": {}}
+        at = {
+            "split": 0,
+            "position": position,
+            "above": -1,
+            "limit": PER_BATCH + 7,
+            "open_since": {},
+        }
         rest = [row for row in whole if row["position"] >= position]
         assert rows(json.dumps(at)) == rest[: PER_BATCH + 7]
 
