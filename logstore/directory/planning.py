@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 from checkpoints.loggers import get_logger
@@ -75,9 +75,15 @@ class _SegmentJob:
         is_last = self.next_base == MAX_OFFSET
         marks = self._marks(index, cuts) if is_last else []
         proof = index.proof(marks, may_grow=is_last)
-        return [
+        splits = [
             self._split(low, high, first, is_last and high == self.segment.size, proof)
             for low, high in pairwise(cuts)
+        ]
+        if self.wanted.layout.drop_malformed:
+            return splits  # one batch with a wrong offset at a cut must not take all before it
+        return [
+            replace(split, below=index.starts.get(split.end_position, split.below))
+            for split in splits
         ]
 
     def _marks(self, index: SegmentIndex, cuts: list[int]) -> list[int]:
@@ -105,6 +111,8 @@ class _SegmentJob:
             open_end,
             overlapping(wanted.aborted, first, end),
             layout.topic_id,
+            self.segment.base_offset - 1,
+            self.next_base,
         )
 
 

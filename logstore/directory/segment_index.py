@@ -66,6 +66,8 @@ class SegmentIndex:
         self.layout, self.segment = layout, segment
         self.path = layout.path_of(segment.base_offset)
         self._files: dict[str, bytes] = {}
+        self.starts: dict[int, int] = {}
+        """Base offsets of batches that entries led to, by position."""
 
     @contextmanager
     def windows(
@@ -173,9 +175,11 @@ class SegmentIndex:
             return None
         offset, position = self._offset_of(entry), self._position_of(entry)
         batch = self._batch_at(position)
-        if batch is None or self._relative(batch.base_offset) > offset:
+        before = self._offset_of(entry - 1) if entry else -1
+        if batch is None or not before < self._relative(batch.base_offset) <= offset:
             self._distrust(filenames.INDEX_SUFFIX, f"entry {entry} leads to no batch")
             return None
+        self.starts[position] = batch.base_offset
         return batch
 
     def _batch_at(self, position: int) -> IndexedBatch | None:

@@ -18,13 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkpoints.loggers import get_logger
+from logstore.common.errors import CorruptBatchError
 from logstore.directory.columns import ArrowTable
+from logstore.directory.offset_order import OffsetOrder
 from logstore.directory.rows import BatchRows, Extreme, RecordRows, RowSummaries, RowSummary
 from logstore.directory.splits import ReadSettings, Split, opened
 from logstore.directory.transactions import MarkerCheck
 from logstore.directory.windows import Windows
 from logstore.format import attributes as bits
 from logstore.format.header import MAGIC
+from logstore.format.reader import MAX_OFFSET
 from logstore.storage.base import File
 
 logger = get_logger(__name__)
@@ -43,28 +46,34 @@ class BatchFilter:
         for producer_id, first, marker in sorted(self.split.aborted):
             self._aborted.setdefault(producer_id, []).append((first, marker))
 
-    def runs(self, table: ArrowTable, window: memoryview) -> Iterator[tuple[int, int]]:
-        """Ranges ``[first, end)`` of wanted neighbouring rows of ``table``."""
+    def runs(self, table: ArrowTable, fitting: pa.Array | None) -> Iterator[tuple[int, int]]:
+        """Ranges ``[first, end)`` of wanted neighbouring rows of ``table``.
+
+        ``fitting``: whether each has a place in the order of offsets.
+        """
         if not table.rows:
             return
-        masks = list(self._masks(table, window))
+        masks = list(self._masks(table))
+        if fitting is not None:
+            masks.append(fitting)
         if masks:
             yield from table.runs(reduce(pc.and_, masks))
         else:
             yield 0, table.rows
 
-    def _masks(self, table: ArrowTable, window: memoryview) -> Iterator[pa.Array]:
+    def _masks(self, table: ArrowTable) -> Iterator[pa.Array]:
         split, settings = self.split, self.settings
         of_records = settings.granularity == "record"
         if of_records and settings.drop_malformed:
             yield self._valid(table)
-        cells = table.cells("base_offset"), table.cells("last_offset")
-        if cells[0][0] < split.from_offset:
+        if split.from_offset > 0:
             yield pc.greater_equal(table.column("last_offset"), split.from_offset)
-        if cells[1][-1] >= split.end_offset:
+        if split.end_offset < MAX_OFFSET:
             # A legacy wrapper carries its last offset, and may have smaller ones inside (F-101).
-            legacy = pc.less(table.column("magic"), MAGIC)
-            yield pc.or_(pc.less(table.column("base_offset"), split.end_offset), legacy)
+            bases, legacy = table.column("base_offset"), pc.less(table.column("magic"), MAGIC)
+            inside = pc.or_(pc.less(bases, split.end_offset), legacy)
+            # As a batch is shown, so is an offset that cannot be.
+            yield inside if of_records else pc.or_(inside, pc.greater_equal(bases, split.below))
         if settings.start_timestamp is not None:
             yield pc.greater_equal(table.column("max_timestamp"), settings.start_timestamp)
         if of_records and not settings.include_control and table.has_any(bits.CONTROL):
@@ -181,7 +190,12 @@ def _read(
     with opened(split, settings) as segment:
         if segment is None:
             return
-        yield from _made(segment.file, split, settings, maker, markers)
+        try:
+            yield from _made(segment.file, split, settings, maker, markers)
+        except CorruptBatchError:
+            if segment.check():  # one that was cut or replaced may have other batches
+                raise
+            return
         segment.check()
 
 
@@ -199,10 +213,26 @@ def _made(
         max_batch_bytes=settings.max_batch_bytes,
         drop_malformed=settings.drop_malformed,
     )
+    order = OffsetOrder(split)
     for window, position, table in windows.tables(ArrowTable, **maker.scan_options):
+        # An offset may be wrong, so the end is believed when all batches up to there ascend.
+        is_past = order.last >= split.end_offset - 1
+        fitting = None
+        if settings.granularity == "record":
+            if settings.drop_malformed:
+                fitting = order.fitting(
+                    table, _base_offset(file, position + table.end, windows.end)
+                )
+            else:
+                order.check(table, position)
+        if is_past:
+            continue
         if settings.read_committed and table.has_any(bits.TRANSACTIONAL):
             markers.check(split, window, table)
-        for first, end in wanted.runs(table, window):
+        for first, end in wanted.runs(table, fitting):
             yield from maker.read(window, position, table, first, end)
-        if table.cells("base_offset")[-1] >= split.end_offset:
-            return
+
+
+def _base_offset(file: File, position: int, end: int) -> int | None:
+    """Of the batch at ``position``, if there is one before ``end``."""
+    return int.from_bytes(file.read_at(position, 8), "big") if position + 8 <= end else None

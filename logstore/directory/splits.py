@@ -84,7 +84,8 @@ AbortedRange: TypeAlias = tuple[int, int, int]
 class Split:
     """A part of one segment: bytes ``[position, end_position)``, both at starts of batches.
 
-    Only records with offsets in ``[from_offset, end_offset)`` count. ``uri`` is the partition's
+    Only records with offsets in ``[from_offset, end_offset)`` count. All batches begin above
+    ``above`` and end below ``below``, offsets of what is around them. ``uri`` is the partition's
     directory. ``open_end``: the split ends where the last segment ended when it was listed, perhaps
     inside a batch that was being written.
     """
@@ -103,6 +104,8 @@ class Split:
     open_end: bool = False
     aborted: tuple[AbortedRange, ...] = ()
     topic_id: str = ""
+    above: int = -1
+    below: int = MAX_OFFSET
 
     @property
     def path(self) -> str:
@@ -154,15 +157,17 @@ class OpenedSegment:
     storage: Storage
     _reported: bool = False
 
-    def check(self) -> None:
-        """
+    def check(self) -> bool:
+        """Whether the file is the one that the split was planned from.
+
         Raises:
-            DataLossError: the file is not the one that the split was planned from.
+            DataLossError: it is not, and failOnDataLoss is on.
         """
         reason = "" if self._reported else self.split.proof.broken(self.file, self.storage)
         if reason:
             self._reported = True
             lost(self.split, self.settings, reason)
+        return not self._reported
 
 
 def lost(split: Split, settings: ReadSettings, reason: str) -> None:

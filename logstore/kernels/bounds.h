@@ -83,6 +83,27 @@ static inline int ls_is_aborted(const ls_batch *b, const ls_bounds *w)
            b->base_offset < w->aborted[low - 1].marker_offset;
 }
 
+/* Walk the headers of the whole batches of data[0 … n), each of which must begin above the one
+ * before and end below `below`: where the last one ends, and its last offset in *last, which says
+ * what is before the first.  -1 where they do not ascend, or the first one is bad; a bad one behind
+ * it ends the walk. */
+static inline int64_t ls_walk_order(const uint8_t *data, int64_t n, int64_t below, int64_t *last)
+{
+    const uint8_t *p = data, *end = data + n;
+    ls_batch b;
+    for (;;) {
+        int status = ls_frame(p, end, &b);
+        if (status == LS_END || status == LS_TAIL || status == LS_INCOMPLETE)
+            return p - data;
+        if (status != LS_OK || ls_fields(&b) != LS_OK || ls_values(&b) != LS_OK)
+            return p == data ? -1 : p - data;
+        if (b.base_offset <= *last || b.last_offset >= below)
+            return -1;
+        *last = b.last_offset;
+        p += b.size;
+    }
+}
+
 /* What to do at p: LS_TAKE for a plain batch, LS_PASS, LS_PASS_CHECKED for one whose checksum is
  * still checked, or the status that ends the walk, with its code. */
 static inline int ls_next_batch(const uint8_t *p, const uint8_t *end, ls_batch *b,

@@ -259,7 +259,7 @@ def _rest(
         uri: MarkerCheck({int(producer): offset for producer, offset in since.items()})
         for uri, since in at["open_since"].items()
     }
-    rest = ReadTask((replace(first, position=at["position"]), *others))
+    rest = ReadTask((replace(first, position=at["position"], above=at["above"]), *others))
     return replace(reader, limit=at["limit"]), rest, checks
 
 

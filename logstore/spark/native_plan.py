@@ -64,6 +64,8 @@ def _split(split: Split, paths: list[str]) -> dict[str, Any]:
         "from_offset": split.from_offset,
         "end_offset": split.end_offset,
         "open_end": split.open_end,
+        "above": split.above,
+        "below": split.below,
         "aborted": [number for each in sorted(split.aborted) for number in each],
         "proof": _proof(split.proof),
     }

@@ -18,6 +18,7 @@ import pytest
 
 from logstore import LogConfig, LogManager
 from logstore.common.errors import ConfigError, LogstoreError, UnknownTopicOrPartitionError
+from logstore.directory.windows import BatchTable
 from logstore.format.batch import rebuild_batch
 from logstore.format.header import parse_header
 from logstore.format.reader import read_records
@@ -162,6 +163,21 @@ def test_a_run_that_is_killed_has_added_all_or_nothing(topic: Exports) -> None:
     left = {path.name.partition("-")[0] for path in topic.table.iterdir()} - {"_delta_log"}
     assert len(left) == len([*topic.table.iterdir()]) - 1  # one directory for each commit
     assert all(path.suffix in ("", ".json") for path in (topic.table / "_delta_log").iterdir())
+
+
+def test_a_log_whose_offsets_do_not_ascend(topic: Exports) -> None:
+    topic.append(40)
+    newest = max(Path(topic.data, "t-0").glob("*.log"))
+    content = bytearray(newest.read_bytes())
+    at = BatchTable(content).cells("position")[len(BatchTable(content).cells("position")) // 2]
+    content[at + 3] ^= 1
+    newest.write_bytes(content)
+    with pytest.raises(Exception, match="offsets do not ascend from here on"):
+        topic.run()
+    assert [path.name for path in topic.table.iterdir()] == ["_delta_log"]
+    done = command(topic.data, "t", "--to", topic.table, "--format", "delta", "--spark", "local[1]")
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert "offsets do not ascend from here on" in done.stderr
 
 
 def test_a_run_that_fails_leaves_nothing(topic: Exports, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql.functions import expr
 
 from logstore.common.config import LogConfig
+from logstore.directory.windows import BatchTable
 from logstore.log import PartitionLog
 from tests.spark import columnar_wire
 from tests.spark.reading import Broker, schema_of
@@ -199,6 +200,38 @@ def test_python_says_what_is_wrong_with_a_batch(lanes: Lanes, directory: Path, n
     assert len(left) == 14 * PER_BATCH
 
 
+@pytest.mark.parametrize(("number", "change"), [(7, 1 << 40), (7, -70), (14, -70), (0, 1 << 40)])
+def test_offsets_that_do_not_ascend(
+    lanes: Lanes, directory: Path, number: int, change: int
+) -> None:
+    """No checksum covers them. The JVM sees it in what it leaves out, too."""
+    path = log_file(directory)
+    data = bytearray(path.read_bytes())
+    at = BatchTable(data).cells("position")[number]
+    data[at : at + 8] = (number * PER_BATCH + change).to_bytes(8, "big")
+    path.write_bytes(data)
+    end = {"endingOffsets": '{"orders": {"0": 650}}'}
+    questions: list[tuple[Callable[[DataFrame], DataFrame], dict[str, str]]] = [
+        (lambda frame: frame, {}),
+        (lambda frame: frame, end),
+        (lambda frame: frame.where("offset < 120"), {}),
+        (lambda frame: frame.where("offset >= 390"), {}),
+        (lambda frame: frame.groupBy().count(), end),
+        (lambda frame: frame.selectExpr("min(offset)", "max(offset)"), end),
+    ]
+    for question, options in questions if number == 7 else questions[:1]:
+        found = lanes.same(directory, question, workers=1, **options)
+        assert "offsets do not ascend from here on" in found, (question, found)
+
+
+@pytest.mark.parametrize("end", [1, 120, 151, 740])
+def test_the_rest_of_a_split_is_looked_at_in_the_jvm(
+    lanes: Lanes, directory: Path, end: int
+) -> None:
+    rows = lanes.same(directory, lambda frame: frame.where(f"offset < {end}").select("offset"))
+    assert rows == [(offset,) for offset in range(end)]
+
+
 def test_an_end_that_is_being_written_is_no_matter_for_python(
     lanes: Lanes, directory: Path
 ) -> None:
@@ -321,7 +354,13 @@ def test_python_goes_on_from_any_batch(directory: Path) -> None:
 
     whole = rows("")
     for position in sorted({row["position"] for row in whole}):
-        at = {"split": 0, "position": position, "limit": PER_BATCH + 7, "open_since": {}}
+        at = {
+            "split": 0,
+            "position": position,
+            "above": -1,
+            "limit": PER_BATCH + 7,
+            "open_since": {},
+        }
         rest = [row for row in whole if row["position"] >= position]
         assert rows(json.dumps(at)) == rest[: PER_BATCH + 7]
 

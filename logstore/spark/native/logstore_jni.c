@@ -135,6 +135,21 @@ LS_JNI(jboolean, bound)(JNIEnv *env, jclass class, jlong reader, jlongArray boun
     return JNI_TRUE;
 }
 
+/* As ls_walk_order; `last` is an array of one. */
+LS_JNI(jlong, order)(JNIEnv *env, jclass class, jlong data, jlong size, jlong below,
+                     jlongArray last)
+{
+    jlong found = -1;
+    int64_t offset, end;
+    (void)class;
+    (*env)->GetLongArrayRegion(env, last, 0, 1, &found);
+    offset = found;
+    end = ls_walk_order((const uint8_t *)(intptr_t)data, size, below, &offset);
+    found = offset;
+    (*env)->SetLongArrayRegion(env, last, 0, 1, &found);
+    return end;
+}
+
 static void ls_tell(JNIEnv *env, const ls_builder *s, jlong position, jlongArray state)
 {
     jlong told[3] = {position, s->rows, s->keys.data.size + s->values.data.size};

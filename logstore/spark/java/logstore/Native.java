@@ -86,6 +86,8 @@ final class Native {
     static native int run(
         long reader, long data, long size, long origin, long maxRows, long maxBytes, long[] state);
 
+    static native long order(long data, long size, long below, long[] last);
+
     static native boolean isSound(long data, long size);
 
     static native int section(

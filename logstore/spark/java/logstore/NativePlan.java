@@ -34,6 +34,8 @@ record NativePlan(Settings settings, List<Split> splits) {
             long fromOffset,
             long endOffset,
             boolean openEnd,
+            long above,
+            long below,
             long[] aborted,
             Proof proof) {}
 
@@ -82,6 +84,8 @@ record NativePlan(Settings settings, List<Split> splits) {
             s.get("from_offset").asLong(),
             s.get("end_offset").asLong(),
             s.get("open_end").asBoolean(),
+            s.get("above").asLong(),
+            s.get("below").asLong(),
             longs(s.get("aborted")),
             proof(s.get("proof")));
     }

@@ -38,13 +38,17 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         ColumnReader from(Position position, TaskBatches batches);
     }
 
-    /** The next batch is at byte {@code position} of a split; {@code rows} are still wanted. */
-    record Position(int split, long position, int rows, Markers markers) {
+    /**
+     * The next batch is at byte {@code position} of a split, and its offsets are above
+     * {@code above}; {@code rows} are still wanted.
+     */
+    record Position(int split, long position, long above, int rows, Markers markers) {
         String json() {
             try {
                 return NativePlan.JSON.writeValueAsString(Map.of(
                     "split", split,
                     "position", position,
+                    "above", above,
                     "limit", rows,
                     "open_since", markers.openSince()));
             } catch (IOException error) {
@@ -70,6 +74,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     private ArrowBuf window; // begins with byte `origin` of the file; `filled` bytes of it are read,
     private long origin, filled, checked; // markers of the batches before byte `checked` are known
     private boolean isSuspicious; // the one there is not
+    private long above, last, ordered; // offsets before the window, and before its byte `ordered`
     private int size = WINDOW;
 
     private int left;
@@ -139,6 +144,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         }
         split = splits.get(++index);
         position = checked = split.position();
+        above = last = split.above();
         origin = filled = 0;
         isSuspicious = false;
         check = settings.readCommitted() ? markers.new OfSplit(split) : null;
@@ -198,11 +204,21 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
                 case Native.LIMIT:
                     // A wrapper of an older format has its last offset, and smaller ones inside.
                     boolean isOld = position + MAGIC_AT < origin + filled && magic(position) < 2;
-                    return isOld ? Stop.PYTHON : Stop.SPLIT_ENDS;
+                    return isOld ? Stop.PYTHON : readToEnd();
                 default:
                     position = startOfBatch(before, position);
                     return Stop.PYTHON;
             }
+        }
+        return stopped;
+    }
+
+    /** No record there is wanted, unless an offset is wrong: then they do not ascend. */
+    private Stop readToEnd() {
+        Stop stopped = null;
+        while (stopped == null) {
+            position = origin + ordered;
+            stopped = read();
         }
         return stopped;
     }
@@ -278,6 +294,13 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
         }
         origin = position;
         filled = count;
+        above = last;
+        long[] offset = {above};
+        ordered = Native.order(window.memoryAddress(), filled, split.below(), offset);
+        if (ordered < 0) {
+            return Stop.PYTHON;
+        }
+        last = offset[0];
         if (check != null) {
             checkMarkers();
         }
@@ -287,7 +310,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     /** Of each batch once. */
     private void checkMarkers() {
         ByteBuffer data = window.nioBuffer(0, (int) filled);
-        while (isWhole(checked) && !isSuspicious) {
+        while (!isSuspicious && isWhole(checked)) {
             long size = sizeAt(checked);
             isSuspicious = !check.add(data, (int) (checked - origin), (int) size);
             checked += isSuspicious ? 0 : size;
@@ -311,10 +334,21 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
 
     private void handOver() {
         Position here = settings.aggregates().isEmpty()
-            ? new Position(index, position, left, markers)
+            ? new Position(index, position, offsetBefore(position), left, markers)
             : null; // nothing was given yet
         release();
         python = rest.from(here, batches);
+    }
+
+    /** Of the batches before that byte, as far as the window shows. */
+    private long offsetBefore(long at) {
+        if (window == null || at < origin) {
+            return split.above();
+        }
+        long[] offset = {above};
+        long end = Math.min(at - origin, filled);
+        Native.order(window.memoryAddress(), end, split.below(), offset);
+        return offset[0];
     }
 
     private void closeFile() {
