@@ -31,6 +31,7 @@ def native_plan(
             "check_crcs": settings.check_crcs,
             "read_committed": settings.read_committed,
             "unpacked_max": settings.max_unpacked_bytes or settings.max_batch_bytes,
+            "batch_max": settings.max_batch_bytes,
             "limit": limit,
             "aggregates": aggregates,
         },

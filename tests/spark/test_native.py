@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
+import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
+from pyspark import InheritableThread
 from pyspark.sql.functions import expr
 
 from logstore.common.config import LogConfig
 from logstore.directory.windows import BatchTable
 from logstore.log import PartitionLog
+from logstore.spark import sessions
 from tests.spark import columnar_wire
 from tests.spark.reading import Broker, schema_of
-from tests.spark.test_columnar import allocated, set_conf
+from tests.spark.test_columnar import allocated, environment, set_conf
 from tests.support.builders import marker, produced
+from tests.support.until import patience, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +45,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "data"
 class Lanes:
     """Asks a question of the JVM and of Python workers, and knows how many workers were asked."""
 
-    def __init__(self, spark: SparkSession, room: Path) -> None:
+    def __init__(self, spark: SparkSession, room: Path, then: str = "pass") -> None:
         self.spark, self._asked, self.python = spark, room / "asked", room / "python"
         self._asked.touch()
         # Only who reads a task unpickles it.
@@ -46,7 +53,8 @@ class Lanes:
             "import sys\n"
             "def hook(event, args):\n"
             "    if event == 'pickle.find_class' and args[1] == 'ReadTask':\n"
-            f"        open({str(self._asked)!r}, 'a').write('.')\n"
+            f"        with open({str(self._asked)!r}, 'a') as asked: asked.write('.')\n"
+            f"        {then}\n"
             "sys.addaudithook(hook)\n"
         )
         path = f"{room}:$PYTHONPATH"
@@ -162,6 +170,40 @@ def test_a_limit_ends_in_mid_batch(lanes: Lanes, directory: Path, limit: int) ->
     assert len(lanes.same(directory, lambda frame: frame.limit(limit))) == limit
 
 
+def test_times_that_spark_has_not_are_no_extremes(lanes: Lanes, tmp_path: Path) -> None:
+    config = LogConfig(retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1)
+    with Broker(tmp_path / "logs", config, orders=1) as broker:
+        for time in (7, 2**62, 5):
+            broker.logs["orders"][0].append([(b"k", b"v", time)])
+    query = "max(timestamp) - min(timestamp)"
+    lanes.same(tmp_path / "logs", lambda frame: frame.selectExpr(query), workers=1)
+    rows = lanes.same(tmp_path / "logs", lambda frame: frame.selectExpr("max(offset)"))
+    assert rows == [(2,)]
+
+
+def test_a_record_of_20_mib(lanes: Lanes, tmp_path: Path) -> None:
+    config = LogConfig(retention_ms=-1, max_message_bytes=32 << 20)
+    with Broker(tmp_path / "logs", config, orders=1) as broker:
+        for size in (5, 20 << 20, 7):
+            broker.logs["orders"][0].append([(b"k", bytes(size), 5)] * (3 if size < 9 else 1))
+    sizes = lanes.same(tmp_path / "logs", lambda frame: frame.selectExpr("length(value)"))
+    assert sizes == [(5,)] * 3 + [(20 << 20,)] + [(7,)] * 3
+    lanes.same(tmp_path / "logs", lambda frame: frame.selectExpr(*ALL_AGGREGATES))
+
+
+def test_what_kafka_wrote(lanes: Lanes, tmp_path: Path) -> None:
+    """Each folder is a partition; the older formats are Python's."""
+    for version, workers in (("v2-*", 0), ("v[01]-*", 1)):
+        for folder in sorted(GOLDEN.glob(version)):
+            shutil.copytree(folder, tmp_path / version[:2] / f"{folder.name}-7")
+        for options in ({"includeControl": "true"}, {"isolation": "read_committed"}):
+            path = tmp_path / version[:2]
+            rows, asked = lanes.ask(True, path, lambda frame: frame, columns=ALL, **options)
+            assert rows == lanes.ask(False, path, lambda frame: frame, columns=ALL, **options)[0]
+            assert rows
+            assert min(asked, 1) == workers
+
+
 def test_older_formats_in_mid_segment(lanes: Lanes, directory: Path) -> None:
     """Python reads on from the first of them; no checksum covers an offset."""
     messages = bytearray(next((GOLDEN / "v1-none").glob("*.log")).read_bytes())
@@ -193,6 +235,7 @@ def test_python_says_what_is_wrong_with_a_batch(lanes: Lanes, directory: Path, n
         file.write(bytes([byte ^ 1]))
     text = lanes.same(directory, workers=1)
     assert "checksum" in text
+    assert "checksum" in lanes.same(directory, lambda frame: frame.groupBy().count(), workers=1)
     before = number * PER_BATCH
     found, asked = lanes.ask(True, directory, lambda frame: frame.limit(before))
     assert (len(found), asked) == (before, 0)
@@ -334,6 +377,120 @@ def test_a_segment_that_is_another_one_is_an_error(held: Any, change: Any, reaso
     native, python = held(change)
     assert native == python
     assert reason in native
+
+
+# ---- what ends in the middle -------------------------------------------------------------------
+
+
+def open_segments(spark: SparkSession) -> list[str]:
+    """Those that the JVM has open."""
+    management = spark.sparkContext._jvm.java.lang.management.ManagementFactory  # type: ignore[union-attr]
+    java = psutil.Process(management.getRuntimeMXBean().getPid())
+    return [file.path for file in java.open_files() if file.path.endswith(".log")]
+
+
+def test_a_worker_that_is_killed_when_it_takes_over(
+    spark: SparkSession, directory: Path, tmp_path: Path
+) -> None:
+    deadly = Lanes(spark, tmp_path, "import os; os.kill(os.getpid(), 9)")
+    with log_file(directory).open("ab") as file:
+        file.write(bytes(4096))
+    frame = spark.read.format("logstore").load(str(directory))
+    with (
+        set_conf(spark, {"spark.logstore.python": str(deadly.python)}),
+        pytest.raises(Exception, match="ended in the midst of its work"),
+    ):
+        frame.collect()
+    assert deadly.asked() == 1
+    assert not allocated(spark)
+    assert not open_segments(spark)
+
+
+@pytest.mark.parametrize("zeros", [0, 4096], ids=["native", "and Python"])
+def test_a_reader_may_be_asked_again(spark: SparkSession, directory: Path, zeros: int) -> None:
+    """For the batch, after the end, and after it was closed."""
+    with log_file(directory).open("ab") as file:
+        file.write(bytes(zeros))
+    frame = spark.read.format("logstore").load(str(directory)).select("offset")
+    scan = frame._jdf.queryExecution().sparkPlan().collectLeaves().apply(0).batch()
+    [task] = scan.planInputPartitions()
+    reader, rows = scan.createReaderFactory().createColumnarReader(task), 0
+    while reader.next():
+        assert reader.get().equals(reader.get())
+        rows += reader.get().numRows()
+    assert rows == 15 * PER_BATCH
+    assert not reader.next()
+    for _ in range(2):
+        reader.close()
+    assert not reader.next()
+    assert not allocated(spark)
+
+
+def test_a_task_that_is_cancelled_leaves_nothing(spark: SparkSession, directory: Path) -> None:
+    context = spark.sparkContext
+    system = context._jvm.java.lang.System  # type: ignore[union-attr]
+    system.clearProperty("native.begun")
+    frame = spark.read.format("logstore").load(str(directory))
+    slow = frame.where(
+        "reflect('java.lang.System', 'setProperty', 'native.begun', '1') IS NULL "
+        "OR reflect('java.lang.Thread', 'sleep', 50L) IS NULL"
+    )
+    failures: list[str] = []
+
+    def run() -> None:
+        context.setJobGroup("native", "to be cancelled", interruptOnCancel=True)
+        try:
+            slow.selectExpr("max(value)").collect()
+        except Exception as error:
+            failures.append(str(error))
+
+    thread = InheritableThread(target=run)
+    thread.start()
+    try:
+        until(lambda: system.getProperty("native.begun"), "the first row has come")
+        assert allocated(spark)
+        assert open_segments(spark)
+    finally:
+        context.cancelJobGroup("native")
+        thread.join(patience())
+    assert failures
+    assert "cancel" in failures[0].lower()
+    until(lambda: not allocated(spark) and not open_segments(spark), "all was freed")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("content", [None, b"no library"], ids=["missing", "does not load"])
+def test_without_its_library_python_reads_and_a_line_says_so(
+    directory: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    """As in a temporary directory from which nothing may be loaded."""
+    jar = sessions.jar()
+    assert jar is not None
+    with zipfile.ZipFile(jar) as old, zipfile.ZipFile(tmp_path / "made.jar", "w") as new:
+        for name in old.namelist():
+            if not name.startswith("native/"):
+                new.writestr(name, old.read(name))
+            elif content is not None:
+                new.writestr(name, content)
+    code = f"""
+from pathlib import Path
+from logstore.spark import session, sessions
+from tests.spark.conftest import TEST_CONF
+
+sessions._JAR = Path({str(tmp_path / "made.jar")!r})
+spark = session("local[1]", conf=TEST_CONF)
+frame = spark.read.format("logstore").load({str(directory)!r})
+print(*[len(frame.select("value").collect()) for _ in range(2)])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=5 * patience(),
+    )
+    assert done.stdout.split() == [str(15 * PER_BATCH)] * 2, done.stderr[-3000:]
+    assert done.stderr.count("Python workers read all") == 1
 
 
 # ---- without a JVM -----------------------------------------------------------------------------

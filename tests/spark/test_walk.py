@@ -89,4 +89,5 @@ def test_scans_that_end_otherwise_leave_the_session_right(
 def test_queries_leave_nothing_behind(spark: SparkSession, walked: directory.Walked) -> None:
     found = endurance.endure(spark, walked, "logstore", queries=40)
     assert not found[-1].allocators
+    assert not found[-1].segments
     assert not endurance.too_much(found), found

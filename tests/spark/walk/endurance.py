@@ -29,7 +29,7 @@ class Usage:
     """MiB, and numbers of things.
 
     ``jvm_native`` is what of the JVM's memory is no heap; ``allocators`` are those of tasks that
-    have not freed their batches.
+    have not freed their batches, ``segments`` the files that they read.
     """
 
     driver: float
@@ -40,6 +40,7 @@ class Usage:
     workers: int
     worker_largest: float
     descriptors: int
+    segments: int
     threads: int
 
 
@@ -74,6 +75,7 @@ def usage(spark: SparkSession) -> Usage:
         workers=len(workers),
         worker_largest=max(workers, default=0.0),
         descriptors=java.num_fds() + mine.num_fds(),
+        segments=sum(file.path.endswith(".log") for file in java.open_files()),
         threads=java.num_threads() + mine.num_threads(),
     )
 
@@ -164,6 +166,7 @@ BOUNDS: dict[str, float] = {
     "workers": 3.0,
     "worker_largest": 48.0,
     "descriptors": 12.0,
+    "segments": 0,
     "threads": 12.0,
 }
 """What may be there more at the end than after the warm-up."""

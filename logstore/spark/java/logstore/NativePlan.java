@@ -18,6 +18,7 @@ record NativePlan(Settings settings, List<Split> splits) {
             boolean checkCrcs,
             boolean readCommitted,
             long unpackedMax,
+            long batchMax,
             int limit,
             List<String> aggregates) {}
 
@@ -55,6 +56,7 @@ record NativePlan(Settings settings, List<Split> splits) {
                 s.get("check_crcs").asBoolean(),
                 s.get("read_committed").asBoolean(),
                 s.get("unpacked_max").asLong(),
+                s.get("batch_max").asLong(),
                 s.get("limit").asInt(),
                 texts(s.get("aggregates")));
             List<Split> splits = new ArrayList<>();

@@ -22,7 +22,8 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     private static final int ROWS_MAX = 32_768;
     private static final int BYTES_MAX = 4 << 20; // of keys and values
     private static final int WINDOW = 1 << 20; // with the columns that come of it, in the cache
-    private static final int WINDOW_MAX = 16 << 20; // a larger batch is for Python
+    private static final int WINDOW_MAX = 16 << 20; // a larger batch has one of its own
+    private static final long BATCH_MAX = 1 << 30; // a larger one is for Python
     private static final int HEADER = 61, PREFIX = 12, LENGTH_AT = 8, MAGIC_AT = 16;
     private static final int ATTRIBUTES_AT = 21, CODEC = 7;
 
@@ -266,6 +267,7 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
     /** Reads on, from the position; null if there is something. */
     private Stop read() {
         long remaining = split.endPosition() - position;
+        long count = Math.min(size, remaining);
         if (remaining <= 0) { // below it where the bounds of a query leave nothing between them
             return Stop.SPLIT_ENDS;
         }
@@ -275,16 +277,18 @@ final class NativeReader implements PartitionReader<ColumnarBatch> {
                 return split.openEnd() ? Stop.SPLIT_ENDS : Stop.PYTHON;
             }
             long wanted = filled < HEADER ? WINDOW : sizeAt(position);
-            if (wanted > WINDOW_MAX || wanted <= filled) {
+            long most = Math.max(WINDOW_MAX, Math.min(settings.batchMax(), BATCH_MAX));
+            if (wanted > most || wanted <= filled) {
                 return Stop.PYTHON;
             }
-            size = (int) Math.max(wanted, size);
+            count = Math.min(wanted, remaining);
+            size = (int) Math.min(Math.max(wanted, size), WINDOW_MAX);
         }
         if (task != null) {
             task.killTaskIfInterrupted();
         }
-        long count = Math.min(size, remaining);
-        if (window == null || window.capacity() < count) {
+        long there = window == null ? 0 : window.capacity();
+        if (there < count || there > WINDOW_MAX && count <= WINDOW_MAX) {
             closeWindow();
             window = batches.allocator().buffer(count);
         }
