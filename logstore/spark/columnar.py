@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from logstore.common.errors import LogstoreError
@@ -351,15 +351,15 @@ def _values(groups: list[pa.Field], split: Split) -> tuple[Any, ...]:
 
 
 def _stream(wire: Wire) -> None:
-    """Options and the schema; a ``TaskReader``, pickled, and ``maxOffsetsPerTrigger`` or "".
+    """Options, the schema, and whether to end where the logs end now; a ``TaskReader``, pickled.
 
     Questions follow, which share what the reader knows of the logs. The JVM ends it by closing the
     connection.
     """
     reader = stream_reader(wire.options(), wire.schema())
-    limit = reader.getDefaultReadLimit()
-    most = str(limit.max_rows) if isinstance(limit, ReadMaxRows) else ""
-    wire.put(AnswerKind.END, pickle.dumps(_of_stream(reader)), most)
+    if wire.number():
+        reader.prepareForTriggerAvailableNow()
+    wire.put(AnswerKind.END, pickle.dumps(_of_stream(reader)))
     while True:
         wire.sink.flush()
         answer = _QUESTIONS[wire.text()](wire, reader)
@@ -371,15 +371,13 @@ def _of_stream(reader: LogstoreStreamReader) -> TaskReader:
 
 
 def _next(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
-    """Where the last micro-batch ended, and a limit or ""; the next end, and those of the logs."""
-    start, most = wire.json(), wire.text()
-    end = reader.latestOffset(start, ReadMaxRows(int(most)) if most else ReadAllAvailable())
+    """Where the last micro-batch ended, and whether the options limit the next one; its end, and
+    those of the logs.
+    """
+    start, is_limited = wire.json(), wire.number()
+    limit = reader.getDefaultReadLimit() if is_limited else ReadAllAvailable()
+    end = reader.latestOffset(start, limit)
     return [json.dumps(end), json.dumps(reader.reportLatestOffset())]
-
-
-def _available_now(wire: Wire, reader: LogstoreStreamReader) -> list[str]:
-    reader.prepareForTriggerAvailableNow()
-    return []
 
 
 def _micro_batch(wire: Wire, reader: LogstoreStreamReader) -> Iterator[int | bytes | str]:
@@ -397,7 +395,6 @@ def _behind(wire: Wire, reader: LogstoreStreamReader) -> list[int | str]:
 _QUESTIONS: Mapping[str, Callable[[Wire, LogstoreStreamReader], Iterable[Any]]] = {
     "initial": lambda _, reader: [json.dumps(reader.initialOffset())],
     "next": _next,
-    "available now": _available_now,
     "plan": _micro_batch,
     "behind": _behind,
 }

@@ -104,8 +104,10 @@ class DeltaLog:
             raise self._refused(f"commit {version} is malformed: an action is no object")
         return found
 
-    def state(self, latest: int) -> Mapping[str, Any] | None:
-        """What the newest export has written down, ``None`` if the table has no commit at all.
+    def state(self, latest: int) -> tuple[int, Mapping[str, Any] | None]:
+        """The newest commit of an export, and what it has written down.
+
+        −1 and ``None`` if the table has no commit at all.
 
         Commits of others since are passed over if they leave the rows as they are, as those that
         pack small files do.
@@ -118,12 +120,12 @@ class DeltaLog:
             for action in actions:
                 info = action.get("commitInfo")
                 if isinstance(info, dict) and isinstance(found := info.get(STATE), dict):
-                    return found
+                    return version, found
             if any(map(_changes, actions)):
                 raise self._refused(f"commit {version} is of another program, and changed it")
         if latest >= 0:
             raise self._refused("no commit of it is of an export")
-        return None
+        return -1, None
 
     def files(self) -> list[str]:
         """The paths of the committed files.
@@ -160,17 +162,18 @@ class DeltaLog:
 
     # -- writing, with the lock ----------------------------------------------------------------
 
-    def data_directory(self, version: int) -> str:
+    def data_directory(self, version: int, exported: int) -> str:
         """The name of a new directory for the files of a commit, relative to the table.
 
-        What commits that were never made have left is removed.
+        What runs since ``exported``, the newest commit of an export, have left is removed: those
+        since are of others.
 
         Raises:
             OSError: the medium refused.
         """
         for entry in self._storage.scan_dir(self.table):
             found = _DATA.fullmatch(entry.name)
-            if entry.is_dir and found is not None and int(found[1]) >= version:
+            if entry.is_dir and found is not None and int(found[1]) > exported:
                 self.discard(entry.name)
         for entry in self._storage.scan_dir(self._log):
             if entry.name.startswith(".") and entry.name.endswith(".tmp"):

@@ -107,7 +107,7 @@ def export(
     given = _given(os.fspath(directory), topic, options)
     with log.locked():
         latest = log.latest()
-        state = log.state(latest)
+        newest, state = log.state(latest)
         before = None if state is None else _marks(log, topic, state, options)
         planner = _Planner(StreamOptions.from_spark(given), log.table)
         ends = planner.plan(before)
@@ -116,7 +116,7 @@ def export(
         )
         if before is not None and not report.offsets:
             return report
-        place = log.data_directory(latest + 1)
+        place = log.data_directory(latest + 1, newest)
         try:
             files = _Job(spark, topic, given, report.offsets).run(log, place, progress)
             planner.check_unchanged(report.offsets, ends)

@@ -163,17 +163,19 @@ def ask(operation: str, *parts: bytes) -> Answered:
 class Conversation:
     """The requests of one stream, until it is closed, as the JVM does."""
 
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+    def __init__(
+        self, given: Mapping[str, str], schema: StructType, *, available_now: bool = False
+    ) -> None:
         self._socket, theirs = socket.socketpair()
         self._source = self._socket.makefile("rb")
         self._worker = threading.Thread(target=self._serve, args=[theirs])
         self._worker.start()
         try:
-            answered = self._ask("stream", options(given), text(schema.json()))
+            now = number(int(available_now))
+            self.reader = self._ask("stream", options(given), text(schema.json()), now).block()
         except Refused:
             self.close()
             raise
-        self.reader, self.limit = answered.block(), answered.block().decode()
 
     @staticmethod
     def _serve(theirs: socket.socket) -> None:
@@ -194,13 +196,10 @@ class Conversation:
     def initial(self) -> str:
         return self._ask("initial").block().decode()
 
-    def next(self, start: str, limit: str = "") -> tuple[str, str]:
+    def next(self, start: str, *, limited: bool = False) -> tuple[str, str]:
         """The end of the next micro-batch, and the ends of the logs."""
-        answered = self._ask("next", text(start), text(limit))
+        answered = self._ask("next", text(start), number(int(limited)))
         return answered.block().decode(), answered.block().decode()
-
-    def available_now(self) -> None:
-        self._ask("available now")
 
     def rows(self, start: str, end: str) -> list[dict[str, Any]]:
         tasks = self._ask("plan", text(start), text(end), number(1)).tasks()

@@ -930,13 +930,12 @@ def test_each_micro_batch_is_the_same_by_column(manager, data):
     options = {"path": str(data), "startingOffsets": "earliest", "maxOffsetsPerTrigger": "5"}
     plain, columnar = Stream(data, maxOffsetsPerTrigger=5), Conversation(options, SCHEMA)
     with closing(columnar):
-        assert columnar.limit == "5"
         end = columnar.initial()
         assert end == json.dumps(plain.reader.initialOffset())
         for turn in range(12):
             append(logs[turn % 3], *map(str, range(turn % 4)))
             found = plain.trigger()
-            start, (end, latest) = end, columnar.next(end, columnar.limit)
+            start, (end, latest) = end, columnar.next(end, limited=True)
             assert end == plain.checkpoint
             assert latest == json.dumps(plain.reader.reportLatestOffset())
             rows = columnar.rows(start, end) if start != end else []
@@ -944,15 +943,16 @@ def test_each_micro_batch_is_the_same_by_column(manager, data):
         assert columnar.next(end)[0] == end
         append(logs[0], "a", "b")
         append(logs[1], "c")
-        columnar.available_now()
-        append(logs[2], "later")
-        now, _ = columnar.next(end)
-        assert [row["value"] for row in columnar.rows(end, now)] == [b"a", b"b", b"c"]
-        assert columnar.behind(end) == {
-            "minOffsetsBehindLatest": "0",
-            "maxOffsetsBehindLatest": "2",
-            "avgOffsetsBehindLatest": "1.0",
-        }
+        with closing(Conversation(options, SCHEMA, available_now=True)) as ending:
+            append(logs[2], "later")
+            now, _ = ending.next(end)
+            assert [row["value"] for row in ending.rows(end, now)] == [b"a", b"b", b"c"]
+            assert ending.behind(end) == {
+                "minOffsetsBehindLatest": "0",
+                "maxOffsetsBehindLatest": "2",
+                "avgOffsetsBehindLatest": "1.0",
+            }
+        assert len(columnar.rows(end, columnar.next(end)[0])) == 4
         assert columnar.behind('{"version": 2, "offsets": {}, "seen": {}}') == {}
 
 

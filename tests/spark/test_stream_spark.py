@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from logstore import LogConfig, LogManager
 from logstore.log import PartitionLog
 from tests.spark.test_columnar import workers
-from tests.support.until import patience
+from tests.support.until import patience, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -278,3 +278,20 @@ def test_a_wrong_option_is_told_when_the_query_starts(spark, manager, tmp_path):
     append(manager, "t", 0, 1)
     with pytest.raises(StreamingQueryException, match="unknown option 'maxoffsetpertrigger'"):
         finish(query(spark, tmp_path, Sink(), maxOffsetPerTrigger=3))
+
+
+def test_a_query_whose_second_source_does_not_begin_keeps_no_process(spark, manager, tmp_path):
+    append(manager, "t", 0, 1)
+    other = tmp_path / "other"
+    with LogManager([other]) as second:
+        append(second, "t", 0, 1)
+    source = spark.readStream.format("logstore")
+    both = source.load(str(tmp_path / "data")).union(source.load(str(other)))
+    other.rename(tmp_path / "gone")
+    before = len(workers())
+    for number in range(4):
+        writer = both.writeStream.format("noop").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / f"checkpoint-{number}"))
+        with pytest.raises(StreamingQueryException, match="other is no log directory"):
+            finish(writer.start())
+    until(lambda: len(workers()) <= before + 2)  # two that were asked are idle

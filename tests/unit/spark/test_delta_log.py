@@ -33,13 +33,13 @@ def log(tmp_path: Path) -> DeltaLog:
 def test_what_was_committed_is_found(log: DeltaLog) -> None:
     log.commit(1, [info(at=1), {"remove": {"path": "c"}}, add("d/e")])
     assert [os.path.relpath(path, log.table) for path in log.files()] == ["a b", "d/e"]
-    assert (log.latest(), log.state(1), log.state(0)) == (1, {"at": 1}, {"at": 0})
+    assert (log.latest(), log.state(1), log.state(0)) == (1, (1, {"at": 1}), (0, {"at": 0}))
 
 
 def test_a_number_is_taken_once(log: DeltaLog) -> None:
     with pytest.raises(ExportRefusedError, match="has made commit 0 meanwhile"):
         log.commit(0, [info(at=7)])
-    assert log.state(0) == {"at": 0}
+    assert log.state(0) == (0, {"at": 0})
     assert {path.name for path in Path(log.table, "_delta_log").iterdir()} == {
         ".lock",
         f"{0:020}.json",
@@ -65,14 +65,17 @@ def test_one_export_at_a_time(log: DeltaLog) -> None:
 
 
 def test_what_was_never_committed_is_removed(log: DeltaLog) -> None:
-    """A directory of an earlier commit stays, and what is not ours."""
+    """Also of a run whose number another program has taken. A directory of an earlier commit
+    stays, and what is not ours.
+    """
     table = Path(log.table)
     kept = [f"{0:020}-{'a' * 32}", "mine", f"{1:020}-short"]
     left = [f"{1:020}-{'b' * 32}", f"{9:020}-{'c' * 32}"]
     for name in kept + left:
         (table / name).mkdir()
     (table / "_delta_log" / ".x.tmp").touch()
-    name = log.data_directory(1)
+    log.commit(1, [add("d", dataChange=False)])
+    name = log.data_directory(2, log.state(log.latest())[0])
     assert not (table / name).exists()
     assert {path.name for path in table.iterdir()} == {*kept, "_delta_log"}
     assert not (table / "_delta_log" / ".x.tmp").exists()
@@ -101,9 +104,9 @@ def test_a_change_by_others(tmp_path: Path, actions: list[dict[str, Any]]) -> No
 def test_packing_is_no_change(log: DeltaLog) -> None:
     remove = {"remove": {"path": "c", "dataChange": False}}
     log.commit(1, [{"commitInfo": {STATE: 7}}, remove, add("d", dataChange=False), {"txn": {}}])
-    assert log.state(1) == {"at": 0}
+    assert log.state(1) == (0, {"at": 0})
     log.commit(2, [{"commitInfo": {}}])
-    assert log.state(2) == {"at": 0}
+    assert log.state(2) == (0, {"at": 0})
 
 
 @for_each(
@@ -133,7 +136,7 @@ def test_a_commit_that_lies(tmp_path: Path, text: str) -> None:
 def test_a_log_that_was_cleaned(log: DeltaLog) -> None:
     log.commit(1, [info(at=1), add("d")])
     (Path(log.table) / "_delta_log" / f"{0:020}.json").unlink()
-    assert log.state(1) == {"at": 1}
+    assert log.state(1) == (1, {"at": 1})
     with pytest.raises(ExportRefusedError, match="commit 0 is not there any more"):
         log.files()
 
@@ -141,7 +144,7 @@ def test_a_log_that_was_cleaned(log: DeltaLog) -> None:
 def test_a_table_that_no_export_has_made(tmp_path: Path) -> None:
     log = DeltaLog(str(tmp_path))
     with log.locked():
-        assert (log.latest(), log.state(-1)) == (-1, None)
+        assert (log.latest(), log.state(-1)) == (-1, (-1, None))
     log.commit(0, [{"commitInfo": {"operation": "WRITE"}}])
     with pytest.raises(ExportRefusedError, match="no commit of it is of an export"):
         log.state(0)

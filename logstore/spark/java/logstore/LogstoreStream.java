@@ -9,31 +9,27 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
-import org.apache.spark.sql.connector.read.streaming.ReadMaxRows;
 import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 
 /**
  * One streaming query. A Python worker of its own decides what each micro-batch reads, and knows from
- * one trigger to the next what it saw of the logs. Tasks are those of a batch query.
+ * one trigger to the next what it saw of the logs. Tasks are those of a batch query. The worker starts
+ * at the first question, as Spark stops no source of a query until it has prepared all of them.
  */
 final class LogstoreStream
         implements MicroBatchStream, SupportsTriggerAvailableNow, ReportsSourceMetrics {
     private final Python python;
     private final LogstoreScan.Query query;
-    private final Worker worker;
-    private final byte[] reader;
-    private final String maxOffsets;
+    private Worker worker;
+    private byte[] reader;
     private Offset latest;
+    private boolean isAvailableNow;
     private boolean ended;
 
     LogstoreStream(Python python, LogstoreScan.Query query) {
         this.python = python;
         this.query = query;
-        worker = start(python);
-        Request open = new Request("stream").options(query.options()).text(query.required().json());
-        reader = ask(open, Worker::readBytes);
-        maxOffsets = worker.readText();
     }
 
     @Override
@@ -48,9 +44,7 @@ final class LogstoreStream
 
     @Override
     public ReadLimit getDefaultReadLimit() {
-        return maxOffsets.isEmpty()
-            ? ReadLimit.allAvailable()
-            : ReadLimit.maxRows(Long.parseLong(maxOffsets));
+        return new OwnLimit();
     }
 
     @Override
@@ -60,8 +54,9 @@ final class LogstoreStream
 
     @Override
     public Offset latestOffset(Offset start, ReadLimit limit) {
-        String most = limit instanceof ReadMaxRows rows ? Long.toString(rows.maxRows()) : "";
-        Request next = new Request("next").text(start.json()).text(most);
+        Request next = new Request("next")
+            .text(start.json())
+            .number(limit instanceof OwnLimit ? 1 : 0);
         return ask(next, worker -> {
             Offset end = Position.read(worker);
             latest = Position.read(worker);
@@ -76,7 +71,7 @@ final class LogstoreStream
 
     @Override
     public void prepareForTriggerAvailableNow() {
-        ask(new Request("available now"), worker -> null);
+        isAvailableNow = true;
     }
 
     @Override
@@ -108,7 +103,9 @@ final class LogstoreStream
     @Override
     public void stop() {
         ended = true;
-        worker.destroyUnlessReleased();
+        if (worker != null) {
+            worker.destroyUnlessReleased();
+        }
     }
 
     @Override
@@ -122,18 +119,32 @@ final class LogstoreStream
             throw new LogstoreException("the stream has ended");
         }
         try {
-            worker.send(request);
-            worker.answer();
-            return content.of(worker);
+            if (worker == null) {
+                open();
+            }
+            return answer(request, content);
         } catch (RuntimeException error) {
             stop();
             throw orStopped(error);
         }
     }
 
+    private void open() {
+        worker = Worker.start(python);
+        Request open = new Request("stream").options(query.options()).text(query.required().json());
+        reader = answer(open.number(isAvailableNow ? 1 : 0), Worker::readBytes);
+    }
+
+    private <T> T answer(Request request, Requests.Content<T> content) {
+        worker.send(request);
+        worker.answer();
+        return content.of(worker);
+    }
+
     /** A query that is stopped interrupts its thread, and has not failed if it is told so. */
     private static RuntimeException orStopped(RuntimeException error) {
-        if (!Thread.currentThread().isInterrupted()) {
+        boolean isStopped = error.getCause() instanceof InterruptedException;
+        if (!isStopped && !Thread.currentThread().isInterrupted()) {
             return error;
         }
         ClosedByInterruptException stopped = new ClosedByInterruptException();
@@ -141,13 +152,8 @@ final class LogstoreStream
         return new UncheckedIOException(stopped);
     }
 
-    private static Worker start(Python python) {
-        try {
-            return Worker.start(python);
-        } catch (LogstoreException error) {
-            throw orStopped(error);
-        }
-    }
+    /** What the options of the query say. */
+    private record OwnLimit() implements ReadLimit {}
 
     /** Where a stream is, in the text that Python makes and reads. */
     private static final class Position extends Offset {

@@ -55,6 +55,7 @@ final class Worker {
         starter.setDaemon(true);
         starter.start();
         String reason;
+        Throwable cause = null;
         try {
             return new Worker(python, started.get(python.startSeconds(), TimeUnit.SECONDS));
         } catch (TimeoutException error) {
@@ -64,11 +65,12 @@ final class Worker {
         } catch (ExecutionException error) {
             reason = error.getCause().toString();
         } catch (InterruptedException error) {
-            Thread.currentThread().interrupt();
+            Thread.currentThread().interrupt(); // Spark's threads may put it off
             reason = "interrupted";
+            cause = error;
         }
         LogstoreException failure = new LogstoreException(
-            "no Python worker with " + python.executable() + ": " + reason);
+            "no Python worker with " + python.executable() + ": " + reason, cause);
         if (!started.completeExceptionally(failure) && !started.isCompletedExceptionally()) {
             destroy(env, python, started.join()); // it came in the last moment
         }
