@@ -42,7 +42,9 @@ STATIC: Mapping[str, Mapping[str, str]] = {
 def session(static: str) -> SparkSession:
     from logstore.spark import session
 
-    spark = session("local[2,3]", app_name="walk", conf={**TEST_CONF, **STATIC[static]})
+    conf = {**TEST_CONF, **STATIC[static]}
+    conf["spark.driver.extraJavaOptions"] += f" {endurance.PRETOUCHED}"
+    spark = session("local[2,3]", app_name="walk", conf=conf)
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -51,6 +53,8 @@ def consumers(spark: SparkSession, walked: directory.Walked, options: argparse.N
     """Settings and ways of reading are drawn; with --all, each of both."""
     rng, report = random.Random(options.seed), walking.Report()
     names = [name for name in CONSUMERS if options.only in name]
+    rng.shuffle(names)  # --minutes may end before the last
+    end, number = time.monotonic() + 60 * options.minutes, 0
     for number, name in enumerate(names, 1):
         pairs = [walking.drawn(rng)]
         if options.all:
@@ -63,7 +67,9 @@ def consumers(spark: SparkSession, walked: directory.Walked, options: argparse.N
                 print(wrong, flush=True)
         if number % 20 == 0:
             print(f"{number} of {len(names)} consumers, {report.compared} answers", flush=True)
-    print(f"{report.compared} answers of {len(names)} consumers, {len(report.wrong)} wrong")
+        if time.monotonic() > end:
+            break
+    print(f"{report.compared} answers of {number} consumers, {len(report.wrong)} wrong")
     return len(report.wrong)
 
 
@@ -107,9 +113,12 @@ def ends(spark: SparkSession, walked: directory.Walked, options: argparse.Namesp
 def memory(spark: SparkSession, walked: directory.Walked, options: argparse.Namespace) -> int:
     wrong = 0
     for source in options.sources:
-        found = endurance.endure(spark, walked, source, options.queries, options.seed)
-        for usage in found:
-            print(source, usage, flush=True)
+        found = []
+        for number, usage in endurance.endure(
+            spark, walked, source, options.queries, options.seed, options.minutes
+        ):
+            print(source, number, usage, flush=True)
+            found.append(usage)
         print(source, "grew by", endurance.growth(found), flush=True)
         wrong += len(endurance.too_much(found))
     return wrong

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -22,14 +23,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MIB = 1 << 20
+SPARK_POOLS = ("block-manager-", "shuffle-exchang", "ResultQueryStag", "QueryStageCreat")
+"""Names of Spark's own pools, as the system cuts them: of hundreds of threads, a minute each."""
+PRETOUCHED = "-XX:+AlwaysPreTouch"
+"""Of the JVM whose memory is looked at."""
 
 
 @dataclass(frozen=True)
 class Usage:
     """MiB, and numbers of things.
 
-    ``jvm_native`` is what of the JVM's memory is no heap; ``allocators`` are those of tasks that
-    have not freed their batches, ``segments`` the files that they read.
+    ``jvm_native`` is what of the JVM's memory is neither heap nor classes and compiled code, which
+    each query adds to; ``allocators`` are those of tasks that have not freed their batches,
+    ``segments`` the files that they read.
+    Heap that was never touched is committed, but not resident: ``PRETOUCHED`` makes it so.
     """
 
     driver: float
@@ -56,6 +63,7 @@ def usage(spark: SparkSession) -> Usage:
         jvm.java.lang.Class.forName("java.lang.management.BufferPoolMXBean")
     )
     memory = management.getMemoryMXBean().getHeapMemoryUsage()
+    others = management.getMemoryMXBean().getNonHeapMemoryUsage()
     java = psutil.Process(management.getRuntimeMXBean().getPid())
     mine = psutil.Process()
     workers = []
@@ -68,7 +76,7 @@ def usage(spark: SparkSession) -> Usage:
     ours = [child for child in children if child.getName() == "logstore"]
     return Usage(
         driver=mine.memory_info().rss / MIB,
-        jvm_native=(java.memory_info().rss - memory.getCommitted()) / MIB,
+        jvm_native=(java.memory_info().rss - memory.getCommitted() - others.getCommitted()) / MIB,
         jvm_direct=sum(pool.getMemoryUsed() for pool in pools if pool.getName() == "direct") / MIB,
         allocators=len(ours),
         heap=memory.getUsed() / MIB,
@@ -76,8 +84,17 @@ def usage(spark: SparkSession) -> Usage:
         worker_largest=max(workers, default=0.0),
         descriptors=java.num_fds() + mine.num_fds(),
         segments=sum(file.path.endswith(".log") for file in java.open_files()),
-        threads=java.num_threads() + mine.num_threads(),
+        threads=_threads(java) + mine.num_threads(),
     )
+
+
+def _threads(process: psutil.Process) -> int:
+    """Those of no pool of Spark's."""
+    names = []
+    for path in Path(f"/proc/{process.pid}/task").glob("*/comm"):
+        with suppress(OSError):  # it has ended
+            names.append(path.read_text())
+    return sum(not name.startswith(SPARK_POOLS) for name in names)
 
 
 def _cancelled(frame: DataFrame) -> None:
@@ -132,23 +149,28 @@ QUERIES: tuple[Callable[[DataFrame], Any], ...] = (
 
 
 def endure(
-    spark: SparkSession, walked: Walked, source: str, queries: int, seed: int = 1
-) -> list[Usage]:
-    """Usage after a warm-up of a third of the queries, and at four points after it."""
-    rng, found = random.Random(seed), []
-    warm = queries // 3
+    spark: SparkSession,
+    walked: Walked,
+    source: str,
+    queries: int,
+    seed: int = 1,
+    minutes: float = 600.0,
+) -> Iterator[tuple[int, Usage]]:
+    """Yield how many queries ran and what is used, after a warm-up and at four points after it.
+
+    The warm-up is a tenth of the queries, and each kind twice; ``minutes`` ends them earlier.
+    """
+    rng, end = random.Random(seed), time.monotonic() + 60 * minutes
+    warm = max(queries // 10, 2 * len(QUERIES))
     points = {warm + round(n * (queries - warm) / 4) for n in range(5)}
-    for number in count(1):
-        if number <= len(QUERIES):
-            ask = QUERIES[number - 1]
-        else:
-            ask = rng.choice(QUERIES)
+    for number in range(1, queries + 1):
+        ask = QUERIES[number % len(QUERIES)] if number <= warm else rng.choice(QUERIES)
         ask(walked.frame(spark, source))
-        if number in points:
-            found.append(usage(spark))
-        if number >= queries:
-            return found
-    raise AssertionError
+        late = time.monotonic() > end
+        if late or number in points:
+            yield number, usage(spark)
+        if late:
+            return
 
 
 def growth(found: list[Usage]) -> dict[str, float]:
