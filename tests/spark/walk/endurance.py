@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 SPARK_POOLS = ("block-manager-", "shuffle-exchang", "ResultQueryStag", "QueryStageCreat")
 """Names of Spark's own pools, as the system cuts them: of hundreds of threads, a minute each."""
-PRETOUCHED = "-XX:+AlwaysPreTouch"
-"""Of the JVM whose memory is looked at."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Usage:
 
     ``jvm_native`` is what of the JVM's memory is neither heap nor classes and compiled code, which
     each query adds to; ``allocators`` are those of tasks that have not freed their batches.
-    Heap that was never touched is committed, but not resident: ``PRETOUCHED`` makes it so.
+    Heap that was never touched is committed, but not resident, unless the JVM pretouches it.
     """
 
     driver: float
