@@ -185,7 +185,12 @@ BOUNDS: dict[str, float] = {
     "descriptors": 12.0,
     "threads": 12.0,
 }
-"""What may be there more at the end than after the warm-up."""
+"""What may be there more at the end than after the warm-up.
+
+Measured: 114 queries of all kinds added nothing to the driver, direct memory, workers, descriptors
+and allocators. 38 scans of all keys, values and headers added 20 MiB of native memory beside 94
+threads of Spark's pools, 0.2 MiB each; batches that are not freed would add a GiB.
+"""
 
 
 def too_much(found: list[Usage]) -> dict[str, float]:
