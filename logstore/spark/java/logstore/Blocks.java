@@ -86,15 +86,20 @@ final class Blocks implements AutoCloseable {
 
     private static final class Block extends ForeignAllocation {
         private final long capacity;
+        private boolean isFree;
 
         Block(long address, long size, long capacity) {
             super(size, address);
             this.capacity = capacity;
         }
 
+        /** Arrow frees one that it has failed to wrap, and then it is freed with the others. */
         @Override
         protected void release0() {
-            Native.free(memoryAddress(), capacity);
+            if (!isFree) {
+                isFree = true;
+                Native.free(memoryAddress(), capacity);
+            }
         }
     }
 }
