@@ -500,6 +500,9 @@ def test_the_command(topic: Exports) -> None:
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "t-0: offsets 0 to 19")
     assert re.search(r"/table: 20 records in 1 files of \d+ bytes, commit 0$", done.stdout)
     retained(topic, topic.append(20), 30)
+    done = command(*to)
+    assert done.returncode == 2
+    assert done.stderr.endswith("starts at 30; --allow-data-loss goes on with what is there\n")
     done = command(*to, "--json", "--allow-data-loss", "--conf", "spark.ui.enabled=false")
     assert (done.returncode, json.loads(done.stdout)["records"]) == (0, 10), done.stderr
     assert "note: " in done.stderr

@@ -17,6 +17,7 @@ from logstore.cli.common.exits import EXIT_FINDINGS, fail, notes
 from logstore.cli.common.options import counted
 from logstore.cli.common.spark_session import sentence_of, spark_session
 from logstore.cli.records import positions
+from logstore.directory.errors import DataLossError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +81,9 @@ def export_table(
 
         try:
             report = export(spark, directory, table.topic, table.path, progress=progress, **options)
+        except DataLossError as loss:
+            place = f"{printable(loss.path)}: offsets {loss.start} to {loss.end}"
+            fail(f"{place}: {loss.reason}; --allow-data-loss goes on with what is there")
         except (PySparkException, Py4JError) as error:
             sentence = sentence_of(error)
             if not re.search(r" at byte [0-9]+: ", sentence):
