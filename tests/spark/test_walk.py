@@ -23,11 +23,16 @@ SEED = 20
 ALWAYS = (
     "mixed_kinds_in_one_projection",
     "arrow_iterator_udf_of_all",
+    "by_arrow_udf",
+    "pickled_beside_pandas",
     "map_in_arrow_that_holds_all_batches",
     "grouped_maps",
+    "projection_both_fields",
     "projection_first_header_value",
+    "cache_memory",
     "to_arrow",
     "limits",
+    "where_contradictory_offsets",
     "written_to_logs",
 )
 """What has failed, or would first."""
