@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # exceptions, too.
 _QUIET = {"spark.log.level": "FATAL", "spark.ui.showConsoleProgress": "false"}
 
+_STACK = "\n\tat "  # of the JVM
+
 
 @contextmanager
 def spark_session(master: str, conf: Sequence[str], name: str) -> Iterator[SparkSession]:
@@ -33,7 +35,7 @@ def spark_session(master: str, conf: Sequence[str], name: str) -> Iterator[Spark
         try:
             yield session
         except (PySparkException, Py4JError) as error:
-            fail(sentence_of(error) or f"Spark: {error}")
+            fail(sentence_of(error) or f"Spark: {str(error).partition(_STACK)[0]}")
         finally:
             session.stop()
 

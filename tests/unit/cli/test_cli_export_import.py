@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
+from click.exceptions import Exit
 from click.testing import CliRunner, Result
 
 from logstore import LogConfig, LogManager
@@ -647,3 +649,18 @@ def test_a_file_refuses(tmp_path: Path, options: list[str]) -> None:
     result = run("export", tmp_path, "t", "--to", tmp_path / "x.parquet", *options)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"error: {options[0]} is for --format delta\n"
+
+
+def test_what_spark_raises_is_told_without_the_stack_of_its_jvm(monkeypatch, capsys):
+    pytest.importorskip("pyspark")
+    from py4j.protocol import Py4JError
+
+    import logstore.spark
+    from logstore.cli.common.spark_session import spark_session
+
+    monkeypatch.setattr(logstore.spark, "session", lambda *_, **__: Mock())
+    with pytest.raises(Exit), spark_session("local", (), "t"):
+        raise Py4JError("failed.\n: java.io.IOException: No space left\n\tat a.b(c.java:1)")
+    told = capsys.readouterr().err
+    assert told.startswith("error: Spark: failed.")
+    assert told.endswith("No space left\n")
