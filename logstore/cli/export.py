@@ -33,7 +33,7 @@ class LogChangedError(LogstoreError):
     """Records were deleted or cut off during their export."""
 
 
-@click.command(short_help="Write a topic to a Parquet, Arrow or JSON Lines file, or a Delta table.")
+@click.command(short_help="Write a topic to a file or a Delta table.")
 @directory_argument
 @click.argument("topic", shell_complete=completion.topics)
 @click.option(
@@ -124,7 +124,7 @@ def export(
     record once, even if a run was killed.
 
     \b
-    Examples:
+    Example:
       logstore export /var/lib/kafka-logs orders --to orders.parquet
       logstore export /var/lib/kafka-logs orders --to /tables/orders --format delta
     """

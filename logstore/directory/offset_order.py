@@ -21,7 +21,7 @@ logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class OffsetOrder:
+class AscendingOffsets:
     """Compares the batches of ``split`` with what is before and behind each.
 
     An entry of an older format is known by its last offset (F-103), which ascends too.

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
 from logstore.directory.columns import ArrowTable
-from logstore.directory.offset_order import OffsetOrder
+from logstore.directory.offset_order import AscendingOffsets
 from logstore.directory.rows import BatchRows, Extreme, RecordRows, RowSummaries, RowSummary
 from logstore.directory.splits import ReadSettings, Split, opened
 from logstore.directory.transactions import MarkerCheck
@@ -213,7 +213,7 @@ def _made(
         max_batch_bytes=settings.max_batch_bytes,
         drop_malformed=settings.drop_malformed,
     )
-    order = OffsetOrder(split)
+    order = AscendingOffsets(split)
     for window, position, table in windows.tables(ArrowTable, **maker.scan_options):
         # An offset may be wrong, so the end is believed when all batches up to there ascend.
         is_past = order.last >= split.end_offset - 1

@@ -14,7 +14,7 @@ from logstore.common.config import LogConfig
 from logstore.common.errors import CorruptBatchError
 from logstore.directory.columns import ArrowTable
 from logstore.directory.errors import DataLossError
-from logstore.directory.offset_order import OffsetOrder
+from logstore.directory.offset_order import AscendingOffsets
 from logstore.spark.planning import ReadTask
 from tests.spark import columnar_wire
 from tests.spark.reading import Broker, offsets, read, reader, schema_of, tasks
@@ -124,13 +124,13 @@ def test_a_log_that_is_cut_while_it_is_read_is_no_damage(
     """What is written again may fall below what was read before."""
     logs = made(tmp_path / "logs", indexed=False)
 
-    def cut(order: OffsetOrder, table: ArrowTable, position: int) -> None:
+    def cut(order: AscendingOffsets, table: ArrowTable, position: int) -> None:
         os.truncate(segment_files(logs)[-1], 20 * SIZE)
         raise CorruptBatchError(order.split.path, position, ASCEND)
 
     made_reader = reader(logs, failOnDataLoss=not lossy, startingOffsets="earliest")
     [*_, task] = [ReadTask((split,)) for task in tasks(made_reader) for split in task.splits]
-    monkeypatch.setattr(OffsetOrder, "check", cut)
+    monkeypatch.setattr(AscendingOffsets, "check", cut)
     if lossy:
         assert list(made_reader.read(task)) == []
     else:
