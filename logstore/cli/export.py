@@ -126,7 +126,7 @@ def export(
     \b
     Example:
       logstore export /var/lib/kafka-logs orders --to orders.parquet
-      logstore export /var/lib/kafka-logs orders --to /tables/orders --format delta
+      logstore export /var/lib/kafka-logs orders --to /tables/o --format delta
     """
     for option, text in (("--from", start), ("--until", end)):
         _positions.check(text, option)
