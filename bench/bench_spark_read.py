@@ -146,7 +146,7 @@ def test_one_percent_by_filter(
         f"one percent by {column}, of the CPU of a full scan",
         100 * max(0.0, ours - nothing) / max(full - nothing, 0.01),
         "%",
-        limit=100 if shuffled else 5,
+        limit=5,
         less=True,
         note=f"the best of {len(some) - 1}: {ours:.2f} s, {nothing:.2f} s of them for a job that "
         f"reads nothing; the full scan {full:.2f} s",

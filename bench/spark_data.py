@@ -164,7 +164,7 @@ def peak_of_all() -> Iterator[list[int]]:
 
 def _is_python(child: psutil.Process) -> bool:
     command = " ".join(child.cmdline())
-    return any(name in command for name in _PYTHON)
+    return child.name() != "java" and any(name in command for name in _PYTHON)
 
 
 def _resident(wanted: Callable[[psutil.Process], bool]) -> Iterator[int]:
