@@ -12,6 +12,7 @@ final class RowReader implements PartitionReader<InternalRow> {
     private final PartitionReader<ColumnarBatch> batches;
     private ColumnarBatch batch;
     private Iterator<InternalRow> rows = Collections.emptyIterator();
+    private InternalRow row;
 
     RowReader(PartitionReader<ColumnarBatch> batches) {
         this.batches = batches;
@@ -30,12 +31,13 @@ final class RowReader implements PartitionReader<InternalRow> {
             batch = batches.get();
             rows = batch.rowIterator();
         }
+        row = rows.next();
         return true;
     }
 
     @Override
     public InternalRow get() {
-        return rows.next();
+        return row;
     }
 
     @Override
