@@ -113,8 +113,7 @@ def counted(act: Act) -> Work:
             next(messages)
         return traced
 
-    gc.collect()
-    gc.disable()  # what it finalizes belongs to another test
+    gc.disable()  # what it would finalize may be of another test
     threading.settrace(entered)
     sys.settrace(entered)
     try:
