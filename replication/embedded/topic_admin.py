@@ -50,6 +50,9 @@ class TopicAdmin:
     def __init__(self, brokers: LocalBrokers) -> None:
         self._brokers = brokers
         self._client = brokers.client
+        # What was read last, and its meaning: who waits for a topic reads it hundreds of times, and
+        # it has a line for each partition.
+        self._read: tuple[tuple[str, bytes, bytes | None], TopicAssignment] | None = None
 
     def _controller_id(self) -> int:
         controller = self._client.controller_id()
@@ -126,9 +129,17 @@ class TopicAdmin:
                 continue
             if node is None:
                 return None
-            config = {} if found is None else nodes.decode_topic_config(name, found.data)
-            return nodes.decode_topic(name, node.data, config)
+            return self._decoded(name, node.data, None if found is None else found.data)
         raise BrokerUnavailableError(f"topic {name!r}: {failure}")
+
+    def _decoded(self, name: str, topic: bytes, config: bytes | None) -> TopicAssignment:
+        source, read = (name, topic, config), self._read
+        if read is not None and read[0] == source:
+            return read[1]
+        settings = {} if config is None else nodes.decode_topic_config(name, config)
+        decoded = nodes.decode_topic(name, topic, settings)
+        self._read = source, decoded
+        return decoded
 
     def _is_there(self, name: str, topic_id: uuid.UUID) -> bool:
         """Raises as ``_topic``."""
