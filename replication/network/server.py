@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import ConfigError
@@ -20,6 +21,7 @@ from replication.network.processor import Processor
 from replication.network.request_channel import RequestChannel
 from replication.network.requests import (
     ConnectionInfo,
+    Lane,
     PeerCertificate,
     ReceivedRequest,
     RequestHandler,
@@ -74,7 +76,7 @@ class NetworkServer:
         credentials: who may log in on listeners with SASL.
         allow_plaintext: plain text on addresses that other machines reach; they may all read and
             write everything.
-        parse_header, serves: see ``Rules``.
+        parse_header, serves, lanes: see ``Rules``; lanes may be added until ``start``.
 
     Raises:
         ConfigError: a listener cannot be served so, or is open to others without leave.
@@ -89,6 +91,7 @@ class NetworkServer:
         *,
         parse_header: Callable[[memoryview], RequestHeader] = parse_request_header,
         serves: Callable[[int, int, Listener], bool] = is_served,
+        lanes: Mapping[int, Lane] = MappingProxyType({}),
         is_quick: Callable[[ReceivedRequest], bool] = never_quick,
         credentials: Credentials | None = None,
         allow_plaintext: bool = False,
@@ -109,7 +112,7 @@ class NetworkServer:
         }
         handler = Authenticator(handler, config, credentials)
         self._memory = MemoryPool(config.queued_max_request_bytes, self._resume)
-        self._rules = Rules(config, self._memory, parse_header, serves)
+        self._rules = Rules(config, self._memory, parse_header, serves, lanes)
         self._requests = RequestChannel(
             name,
             handler,

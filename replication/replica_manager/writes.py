@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError, RecordRejectedError, ResourceBusyError
+from logstore.common.types import Buffer
 from logstore.format.batch import end_transaction_marker
 from logstore.format.control import ControlType
+from logstore.kernels import AppendInfo
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
@@ -41,6 +43,9 @@ from replication.replica_manager.transaction_verification import AddPartitionsTo
 from replication.replica_manager.waiting import BrokerStats, WaitingRequests
 
 _NO_ERROR = ErrorCode.NONE  # bound once: looking it up takes 0.4 µs on Python 3.11
+
+Appended: TypeAlias = AppendInfo | ProducePartitionResponse
+"""An append of one batch, or why there is none."""
 
 WITHOUT_LOG_START = frozenset(
     {
@@ -129,11 +134,9 @@ class Writes:
                     part.records, request.acks, origin, part.leader_epoch, check
                 )
             except Exception as error:
-                refuse = self._refusal if part.tp in errors else self._refusal_of_log
+                refuse = self._refusal if part.tp in errors else self._refusal_of_append
                 responses.append(refuse(part.tp, error))
-                rejected += len(part.records) if isinstance(error, RecordRejectedError) else 0
-                if isinstance(error, ResourceBusyError):  # perhaps written and only not synced
-                    self._waiting.on_append(part.tp, False)
+                rejected += _rejected_bytes(part.records, error)
                 continue
             info = append.info
             if not info.duplicate:
@@ -175,6 +178,28 @@ class Writes:
         self._waiting.add(
             self._waiting.produce, operation, [part.tp for part in request.partitions]
         )
+
+    def append_one(self, tp: TopicPartition, records: bytes) -> Appended:
+        """Append one batch of a client, with acks=1 and without a transaction, as ``produce``."""
+        stats = self._stats
+        try:
+            append = self._partitions.find(tp).leader.append(
+                records, 1, check=self._check_of_transactions
+            )
+        except Exception as error:
+            refusal = self._refusal_of_append(tp, error)
+            with stats.lock:
+                stats.bytes_rejected += _rejected_bytes(records, error)
+            return refusal
+        info = append.info
+        if not info.duplicate:
+            with stats.lock:
+                stats.bytes_in += info.size
+                stats.messages_in += info.record_count
+            self._waiting.on_append(tp, append.hw_moved)
+        elif append.hw_moved:
+            self._waiting.on_high_watermark(tp)
+        return info
 
     def write_txn_markers(
         self,
@@ -242,8 +267,10 @@ class Writes:
             error = UnknownPartitionError(f"{tp} is not known here")
         return self._refusal(tp, error)
 
-    def _refusal_of_log(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
+    def _refusal_of_append(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
         """As ``_refusal``, with the log start offset where Kafka sends it."""
+        if isinstance(error, ResourceBusyError):  # perhaps written and only not synced
+            self._waiting.on_append(tp, False)
         refusal = self._refusal(tp, error)
         partition = self._partitions.get(tp)
         if refusal.error_code in WITHOUT_LOG_START or partition is None or partition.log is None:
@@ -288,6 +315,11 @@ class Writes:
         self._waiting.add(
             self._waiting.delete_records, operation, [tp for tp, _ in request.partitions]
         )
+
+
+def _rejected_bytes(records: Buffer, error: Exception) -> int:
+    """How many bytes of a refused append count as rejected."""
+    return len(records) if isinstance(error, RecordRejectedError) else 0
 
 
 class _DelayedWrite(DelayedOperation):

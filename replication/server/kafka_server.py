@@ -18,6 +18,7 @@ from replication.network import (
     CLOSE,
     ClientQuotas,
     Credentials,
+    Lane,
     Listener,
     NetworkServer,
     ReceivedRequest,
@@ -93,6 +94,8 @@ class KafkaServer:
                     f"listener {listener.name} is bound to all addresses: give the host that "
                     "clients are to use (--advertise HOST)"
                 )
+        self._faults = tuple(each.pending for each in faults)
+        self._lanes: dict[int, Lane] = {}
         handler: RequestHandler = self._handle
         for each in faults:
             handler = each.around(broker_id, handler)
@@ -100,6 +103,7 @@ class KafkaServer:
             listeners,
             handler,
             config.network,
+            lanes=self._lanes,
             is_quick=is_quick,
             credentials=exposure.credentials,
             allow_plaintext=exposure.allow_plaintext,
@@ -146,7 +150,9 @@ class KafkaServer:
             (config.network,),
             ClientQuotas(config.network, broker.runtime.now_ms),
             self._peers,
+            self._faults,
         )
+        self._lanes.update(self._apis.lanes)
         self._network.start()
 
     def _handle(self, received: ReceivedRequest, respond: Respond) -> None:
