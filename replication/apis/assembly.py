@@ -21,7 +21,7 @@ from replication.apis.kafka_apis import KafkaApis
 from replication.apis.metadata import MetadataApi
 from replication.apis.offsets import OffsetsApi
 from replication.apis.produce import ProduceApi
-from replication.apis.produce_lane import ProduceLane
+from replication.apis.produce_fast_path import ProduceFastPath
 from replication.apis.topics import TopicsApi
 from replication.apis.transactions import TransactionApis
 from replication.broker.broker import Broker
@@ -29,7 +29,7 @@ from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
-from replication.network import CLOSE, ClientQuotas, Direction, Lane
+from replication.network import CLOSE, ClientQuotas, Direction, FastPath
 from replication.protocol import ApiKey
 
 
@@ -37,13 +37,13 @@ class BrokerApis(NamedTuple):
     """The coordinators are started. Their owner closes them before the network.
 
     Attributes:
-        lanes: shorter ways past ``apis``, by API key.
+        fast_paths: shorter ways past ``apis``, by API key.
     """
 
     apis: KafkaApis
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    lanes: Mapping[int, Lane]
+    fast_paths: Mapping[int, FastPath]
 
     def close(self) -> None:
         """Answer all requests that wait for a coordinator."""
@@ -67,7 +67,7 @@ def kafka_apis(
         others: configurations beside those of the parts here that DescribeConfigs shows.
         quotas: of clients; none by default.
         peers: who is taken for a broker.
-        detours: while any of them has anything, no lane takes a request.
+        detours: while any of them has anything, no fast path takes a request.
     """
     groups = GroupCoordinator(broker, group_config)
     transactions = TransactionCoordinator(broker, transaction_config)
@@ -105,12 +105,12 @@ def kafka_apis(
         peers=peers,
         is_ready=lambda: broker.metadata.is_complete,
     )
-    lanes: dict[int, Lane] = {}
+    fast_paths: dict[int, FastPath] = {}
     if quotas is None or quotas.of(Direction.PRODUCE) is None:
-        lanes[ApiKey.PRODUCE] = ProduceLane(broker, produce, tuple(detours)).answer
+        fast_paths[ApiKey.PRODUCE] = ProduceFastPath(broker, produce, tuple(detours)).answer
     groups.startup()
     transactions.startup()
-    return BrokerApis(apis, groups, transactions, lanes)
+    return BrokerApis(apis, groups, transactions, fast_paths)
 
 
 def apis_between_brokers(broker: Broker) -> KafkaApis:

@@ -6,7 +6,7 @@ been handed to the socket (W-8). So one answer at most waits here, and pipelinin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
@@ -22,7 +22,7 @@ from replication.network.requests import (
     CLOSE,
     Answer,
     ConnectionInfo,
-    Lane,
+    FastPath,
     PeerCertificate,
     ReceivedRequest,
     Send,
@@ -44,14 +44,14 @@ class Rules:
         parse_header: of a whole frame; raises for a malformed one (W-7).
         serves: whether an API key and version are served by a listener; asked before a large frame
             takes memory.
-        lanes: by API key.
+        fast_paths: shorter ways past the handler, by API key.
     """
 
     config: NetworkConfig
     memory: MemoryPool
     parse_header: Callable[[memoryview], RequestHeader]
     serves: Callable[[int, int, Listener], bool]
-    lanes: Mapping[int, Lane] = field(default_factory=dict)
+    fast_paths: dict[int, FastPath] = field(default_factory=dict)
 
 
 class ConnectionState(Enum):

@@ -151,7 +151,7 @@ class RequestMetrics:
             total_ns,
         )
 
-    def record_lane(
+    def record_fast_path(
         self, key: int, version: int, received_ns: int, answered_ns: int, sent_ns: int
     ) -> None:
         """Count a request that was answered and sent in one go, without an error."""

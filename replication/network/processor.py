@@ -305,26 +305,26 @@ class Processor:
         count = channel.transport.receive_into(window)
         now_ns = self._now_ns()
         channel.metrics.bytes_in += count or 0
-        if count and window is self._shared and self._took_lane(channel, count, now_ns):
+        if count and window is self._shared and self._took_fast_path(channel, count, now_ns):
             return
         connection.received(count or 0, now_ns // 1_000_000)
         if count == 0:
             connection.peer_ended()
         self._next_request(channel, now_ns)
 
-    def _took_lane(self, channel: Channel, count: int, now_ns: int) -> bool:
-        """Answer what was received, if it is one whole request that a lane takes.
+    def _took_fast_path(self, channel: Channel, count: int, now_ns: int) -> bool:
+        """Answer what was received, if it is one whole request that a fast path takes.
 
-        False if not: then nothing was done. A connection with TLS has no lane, as its socket may
-        hold bytes that nobody is told of.
+        False if not: then nothing was done. A connection with TLS has no fast path, as its socket
+        may hold bytes that nobody is told of.
         """
         connection, transport = channel.connection, channel.transport
         if count < _HEAD.size:
             return False
         size, key, version, correlation_id = _HEAD.unpack_from(self._shared)
-        lane = self._rules.lanes.get(key)
+        fast_path = self._rules.fast_paths.get(key)
         if (
-            lane is None
+            fast_path is None
             or size + 4 != count
             or size > connection.reader.max_size
             or not connection.info.is_logged_in
@@ -333,7 +333,7 @@ class Processor:
             or self._slow.has(key, now_ns)
         ):
             return False
-        answer = lane(self._shared[:count], version, correlation_id, connection.info)
+        answer = fast_path(self._shared[:count], version, correlation_id, connection.info)
         if answer is None:
             return False
         answered_ns = self._now_ns()
@@ -345,7 +345,7 @@ class Processor:
             channel.metrics.bytes_out += sent
             if sent == len(answer):
                 sent_ns = self._now_ns()
-                self.metrics.record_lane(key, version, now_ns, answered_ns, sent_ns)
+                self.metrics.record_fast_path(key, version, now_ns, answered_ns, sent_ns)
                 connection.served(sent_ns // 1_000_000)
                 self._spin.is_due = True
                 return True
@@ -387,7 +387,8 @@ class Processor:
         exchange.taken_ns, exchange.answer, channel.exchange = now_ns, answer, exchange
         state = connection.state
         if state is SENDING:
-            connection.head_offset = sent
+            if sent:
+                connection.sent(sent, now_ns // 1_000_000)
             self._guarded(self._send_and_settle, channel, 0)
             return
         if state is not DELAYED:  # nothing is to be sent

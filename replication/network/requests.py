@@ -108,10 +108,11 @@ CLOSE = Quiet.CLOSE
 Answer = Send | Quiet
 Respond = Callable[[Answer], None]
 RequestHandler = Callable[[ReceivedRequest, Respond], None]
-Lane = Callable[[memoryview, int, int, ConnectionInfo], bytes | Send | None]
-"""A shorter way for one API. Takes a whole frame with its length, version, correlation id and
-connection. Returns the frame of the answer, without errors; or any other answer; or None: it has
-done nothing, and the request is for the handler. It keeps no view of the frame."""
+FastPath = Callable[[memoryview, int, int, ConnectionInfo], bytes | Send | None]
+"""A shorter way for one API, on the network thread. Takes a whole frame with its length, the
+version, the correlation id and the connection; keeps no view of the frame. Returns the frame of an
+answer without errors; or another answer; or None if it has done nothing, as the request is for the
+handler."""
 
 
 def size_of(part: Buffer | FileSlice) -> int:

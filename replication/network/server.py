@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import ConfigError
@@ -21,7 +20,7 @@ from replication.network.processor import Processor
 from replication.network.request_channel import RequestChannel
 from replication.network.requests import (
     ConnectionInfo,
-    Lane,
+    FastPath,
     PeerCertificate,
     ReceivedRequest,
     RequestHandler,
@@ -76,7 +75,7 @@ class NetworkServer:
         credentials: who may log in on listeners with SASL.
         allow_plaintext: plain text on addresses that other machines reach; they may all read and
             write everything.
-        parse_header, serves, lanes: see ``Rules``; lanes may be added until ``start``.
+        parse_header, serves: see ``Rules``.
 
     Raises:
         ConfigError: a listener cannot be served so, or is open to others without leave.
@@ -91,7 +90,6 @@ class NetworkServer:
         *,
         parse_header: Callable[[memoryview], RequestHeader] = parse_request_header,
         serves: Callable[[int, int, Listener], bool] = is_served,
-        lanes: Mapping[int, Lane] = MappingProxyType({}),
         is_quick: Callable[[ReceivedRequest], bool] = never_quick,
         credentials: Credentials | None = None,
         allow_plaintext: bool = False,
@@ -112,7 +110,7 @@ class NetworkServer:
         }
         handler = Authenticator(handler, config, credentials)
         self._memory = MemoryPool(config.queued_max_request_bytes, self._resume)
-        self._rules = Rules(config, self._memory, parse_header, serves, lanes)
+        self._rules = Rules(config, self._memory, parse_header, serves)
         self._requests = RequestChannel(
             name,
             handler,
@@ -175,8 +173,10 @@ class NetworkServer:
             max(0, self._config.queued_max_request_bytes),
         )
 
-    def start(self) -> None:
+    def start(self, fast_paths: Mapping[int, FastPath] | None = None) -> None:
+        """Serve. ``fast_paths``: shorter ways past the handler, by API key."""
         self._started = True
+        self._rules.fast_paths.update(fast_paths or {})
         for processor in self._processors:
             processor.start()
         self._acceptor.start()

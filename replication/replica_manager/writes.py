@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError, RecordRejectedError, ResourceBusyError
@@ -43,9 +43,6 @@ from replication.replica_manager.transaction_verification import AddPartitionsTo
 from replication.replica_manager.waiting import BrokerStats, WaitingRequests
 
 _NO_ERROR = ErrorCode.NONE  # bound once: looking it up takes 0.4 µs on Python 3.11
-
-Appended: TypeAlias = AppendInfo | ProducePartitionResponse
-"""An append of one batch, or why there is none."""
 
 WITHOUT_LOG_START = frozenset(
     {
@@ -179,7 +176,9 @@ class Writes:
             self._waiting.produce, operation, [part.tp for part in request.partitions]
         )
 
-    def append_one(self, tp: TopicPartition, records: bytes) -> Appended:
+    def append_one(
+        self, tp: TopicPartition, records: bytes
+    ) -> AppendInfo | ProducePartitionResponse:
         """Append one batch of a client, with acks=1 and without a transaction, as ``produce``."""
         stats = self._stats
         try:

@@ -18,7 +18,6 @@ from replication.network import (
     CLOSE,
     ClientQuotas,
     Credentials,
-    Lane,
     Listener,
     NetworkServer,
     ReceivedRequest,
@@ -95,7 +94,6 @@ class KafkaServer:
                     "clients are to use (--advertise HOST)"
                 )
         self._faults = tuple(each.pending for each in faults)
-        self._lanes: dict[int, Lane] = {}
         handler: RequestHandler = self._handle
         for each in faults:
             handler = each.around(broker_id, handler)
@@ -103,7 +101,6 @@ class KafkaServer:
             listeners,
             handler,
             config.network,
-            lanes=self._lanes,
             is_quick=is_quick,
             credentials=exposure.credentials,
             allow_plaintext=exposure.allow_plaintext,
@@ -152,8 +149,7 @@ class KafkaServer:
             self._peers,
             self._faults,
         )
-        self._lanes.update(self._apis.lanes)
-        self._network.start()
+        self._network.start(self._apis.fast_paths)
 
     def _handle(self, received: ReceivedRequest, respond: Respond) -> None:
         apis = self._apis

@@ -1,9 +1,9 @@
 """A Produce of one batch to one partition, from the bytes of the request to those of the answer.
 
-Producers that send one record after the other ask nothing else, and the tables of the protocol cost
-such a request more than its append does. So the lane reads the one shape that they send, and leaves
+Producers that send one record after the other ask nothing else, and the messages of the protocol
+cost such a request more than its append does. So this reads the one shape that they send. It leaves
 any other, and whatever is wrong with this one before the log has seen it, to ``ProduceApi``, which
-answers the same bytes. What the log refuses is answered by ``ProduceApi``'s messages, too.
+answers with the same bytes (W-238). What the log refuses is answered by its messages, too.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _CLIENT_AT, _CLIENT_END = (
 _FRONT = Struct(">BBhiBB")  # tags, no transactional id, acks, timeout, one topic, its name's length
 _PARTITION = Struct(">BiB")  # one partition, its index, the first byte of the records' length
 _NO_TAGS = b"\0\0\0"  # of partition, topic and request
+_NOTHING_MORE = (1, 0, 0, 0, 0, 0)  # no record errors, message, tags twice, throttle, tags
 _ONE = 2  # a length is one more than there is
 _LONG, _TWO = 0x7F, 0x3FFF  # the largest number of one byte, and of two
 _SHAPE = (0, 0, ACKS, _ONE, _ONE)
@@ -53,7 +54,47 @@ def _answer_of(name_size: int) -> Struct:
     return Struct(f">iiBBB{name_size}sBihqqqBBBBiB")
 
 
-class ProduceLane:
+def one_batch_of(frame: memoryview) -> tuple[bytes, TopicPartition, bytes] | None:
+    """The topic's name in UTF-8, the partition, and a copy of the batch, of a request in one of the
+    versions. None if it has another shape, or is malformed."""
+    end = len(frame) - len(_NO_TAGS)
+    try:
+        client_size = int.from_bytes(frame[_CLIENT_AT:_CLIENT_END], signed=True)
+        at = _CLIENT_END
+        if client_size > 0:
+            at += client_size
+            str(frame[_CLIENT_END:at], "utf-8")
+        elif client_size < -1:
+            return None
+        tags, no_id, acks, _, topics, name_size = _FRONT.unpack_from(frame, at)
+        name_at = at + _FRONT.size
+        at = name_at + name_size - 1
+        partitions, index, size = _PARTITION.unpack_from(frame, at)
+        if (tags, no_id, acks, topics, partitions) != _SHAPE or not 1 < name_size <= _LONG:
+            return None
+        name = bytes(frame[name_at:at])
+        topic = str(name, "utf-8")
+        at += _PARTITION.size
+        if size > _LONG:
+            size = (size & _LONG) | frame[at] << 7
+            at += 1
+            if size > _TWO:
+                size = (size & _TWO) | frame[at] << 14  # no more: the frame is not that large
+                at += 1
+    except (IndexError, ValueError, error):
+        return None
+    if at + size - 1 != end or frame[end:] != _NO_TAGS or topic in INTERNAL_TOPICS:
+        return None
+    records = bytes(frame[at:end])
+    if len(records) < LEAST_SIZE:
+        return None
+    size, magic, attributes = front_of(records)
+    if size != len(records) or magic != MAGIC or attributes & TRANSACTIONAL:
+        return None
+    return name, TopicPartition(topic, index), records
+
+
+class ProduceFastPath:
     """Answers whole frames, on the network thread.
 
     Args:
@@ -68,12 +109,7 @@ class ProduceLane:
     def answer(
         self, frame: memoryview, version: int, correlation_id: int, connection: ConnectionInfo
     ) -> bytes | Send | None:
-        """Carry out the request in ``frame``, which begins with its length.
-
-        Returns:
-            The frame of the answer; or an answer with an error; or None if nothing was done, and
-            the request is for the other way.
-        """
+        """Carry out the request in ``frame``. See ``FastPath``."""
         if not FIRST_VERSION <= version <= LAST_VERSION or len(frame) > INLINE_BYTES:
             return None
         for detour in self._detours:
@@ -81,48 +117,28 @@ class ProduceLane:
                 return None
         if self._broker.state is not _RUNNING or not self._metadata.is_complete:
             return None
-        end = len(frame) - len(_NO_TAGS)
-        try:
-            client_size = int.from_bytes(frame[_CLIENT_AT:_CLIENT_END], signed=True)
-            at = _CLIENT_END
-            if client_size > 0:
-                at += client_size
-                str(frame[_CLIENT_END:at], "utf-8")
-            elif client_size < -1:
-                return None
-            tags, no_id, acks, _, topics, name_size = _FRONT.unpack_from(frame, at)
-            name_at = at + _FRONT.size
-            at = name_at + name_size - 1
-            partitions, index, size = _PARTITION.unpack_from(frame, at)
-            if (tags, no_id, acks, topics, partitions) != _SHAPE or not 1 < name_size <= _LONG:
-                return None
-            name = bytes(frame[name_at:at])
-            topic = str(name, "utf-8")
-            at += _PARTITION.size
-            if size > _LONG:
-                size = (size & _LONG) | frame[at] << 7
-                at += 1
-                if size >> 14:
-                    size = (size & _TWO) | frame[at] << 14
-                    at += 1
-        except (IndexError, ValueError, error):
+        found = one_batch_of(frame)
+        if found is None:
             return None
-        if at + size - 1 != end or frame[end:] != _NO_TAGS or topic in INTERNAL_TOPICS:
-            return None
-        records = bytes(frame[at:end])
-        if len(records) < LEAST_SIZE:
-            return None
-        size, magic, attributes = front_of(records)
-        if size != len(records) or magic != MAGIC or attributes & TRANSACTIONAL:
-            return None
-        info = self._append(TopicPartition(topic, index), records)
+        name, tp, records = found
+        info = self._append(tp, records)
         if not isinstance(info, AppendInfo):
-            return self._refused(version, correlation_id, connection, topic, info)
+            return self._refused(version, correlation_id, connection, info)
         layout = _answer_of(len(name))
         return layout.pack(
-            *(layout.size - 4, correlation_id, 0, _ONE, name_size, name, _ONE, index, 0),
-            *(info.first_offset, info.log_append_time, info.log_start_offset),
-            *(1, 0, 0, 0, 0, 0),
+            layout.size - 4,
+            correlation_id,
+            0,
+            _ONE,
+            len(name) + 1,
+            name,
+            _ONE,
+            tp.partition,
+            0,
+            info.first_offset,
+            info.log_append_time,
+            info.log_start_offset,
+            *_NOTHING_MORE,
         )
 
     def _refused(
@@ -130,13 +146,12 @@ class ProduceLane:
         version: int,
         correlation_id: int,
         connection: ConnectionInfo,
-        topic: str,
         refusal: ProducePartitionResponse,
     ) -> Send:
         message = self._plain.response(
             version,
             connection.listener.name,
-            [(topic, ZERO_UUID, 1)],
+            [(refusal.tp.topic, ZERO_UUID, 1)],
             {},
             ProduceResponse((refusal,)),
         )
