@@ -169,7 +169,7 @@ class FetchState:
             OffsetMismatchError: our log does not end where we fetched from.
         """
         partition, epoch = self.partition, self.leader_epoch
-        log_end = partition.log_end_offset
+        log_end = partition.local_log().core.snapshot.log_end_offset
         if log_end != self.offset:
             raise OffsetMismatchError(f"{self.tp}: fetched from {self.offset}, ends at {log_end}")
         size, first = 0, self.lag is None
@@ -177,11 +177,12 @@ class FetchState:
             info = partition.follower.append(part.batches, epoch, part.log_start_offset)
             size = info.size
             if size:
-                self.offset, self.last_epoch = info.last_offset + 1, partition.latest_epoch
+                self.offset = info.last_offset + 1
+                self.last_epoch = partition.local_log().epochs.latest
                 self.wanted = None
         moved = partition.follower.follow(part.high_watermark, part.log_start_offset, epoch)
         self.lag = max(0, part.high_watermark - self.offset)
-        log_start = partition.log_start_offset
+        log_start = partition.local_log().core.snapshot.log_start_offset
         changed = size > 0 or log_start != self.log_start
         if changed:
             self.log_start, self.wanted = log_start, None
