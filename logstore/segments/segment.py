@@ -15,6 +15,7 @@ from typing import NamedTuple
 from logstore.common.clock import Clock
 from logstore.common.config import MAX_INT, LogConfig
 from logstore.format import filenames
+from logstore.format.index_entry import TIME_ENTRY
 from logstore.kernels import SegmentState
 from logstore.segments.index import (
     OffsetIndex,
@@ -306,9 +307,8 @@ class Segment:
         self.offset_index.replace(offset_index)
         self.time_index.replace(time_index)
         state.offset_entries, state.time_entries = len(offset_index) // 8, len(time_index) // 12
-        state.last_time_entry = (
-            self.time_index.last(state.time_entries).timestamp if state.time_entries else -1
-        )
+        last = time_index[-TIME_ENTRY.size :]
+        state.last_time_entry = TIME_ENTRY.unpack(last)[0] if last else -1
         self._indexes_durable = False
         if active:
             self._attach()
