@@ -71,7 +71,7 @@ try:
         match_time_entries,
         survey_batches,
     )
-    from logstore.kernels._window import MappedWindow, ReadWindow, dirty_pages
+    from logstore.kernels._window import MappedWindow, ReadWindow
 except ImportError as error:
     raise ImportError(
         f"logstore has no native kernels for this Python here: {error}. Install a wheel, or build "
@@ -121,7 +121,6 @@ __all__ = [
     "crc32c",
     "decode_records",
     "decode_run",
-    "dirty_pages",
     "encode_columns",
     "encode_lists",
     "encode_records",

@@ -111,7 +111,9 @@ class _SparseIndex:
                 logger.warning("%s; it becomes %s", error, move_aside(self._storage, self.path))
                 file = self._create()
             with closing(file):
-                file.truncate(0)
+                # Never cut to nothing: ext4 writes such a file to the disk when it is closed.
+                if file.size() > len(data):
+                    file.truncate(len(data))
                 if data:
                     file.write_at(0, data)
 

@@ -66,7 +66,7 @@ def scan_segment(
     """Scan a segment: structure, CRC, indexes, epochs; replays producers when given.
 
     Scans bytes ``start`` to ``end`` as if they were a segment with ``base_offset``; the whole
-    segment by default. Takes the memory of one mapped window, whatever the size of the segment.
+    segment by default. Takes the memory of one window and one batch, whatever the segment's size.
     Writes nothing except aborted transactions, to the segment's transaction index.
     """
     scan = RecoveryScan(
@@ -92,7 +92,7 @@ def scan_segment(
             continue
         if at_end or scan.status not in (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE):
             break
-        window = max(WINDOW, scan.needed_bytes)  # a batch may be longer than the window
+        window = max(window, WINDOW + scan.needed_bytes)  # for a batch that is longer, and the next
     return scan
 
 

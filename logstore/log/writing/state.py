@@ -56,7 +56,8 @@ class LogState:
         self.synced = 0 if start_only else loaded.recovery_point
         self.high_watermark = loaded.log_start_offset  # of a replicated log; otherwise the log end
         self.unsettled: list[UnsettledRoll] = []
-        self.upkeep_due = False  # whether there was a roll since the last check
+        # Whether there was a roll since the last check; also what no manager writes again.
+        self.upkeep_due = not core.owner.managed and any(s.unwritten.size for s in loaded.segments)
         self.epochs_due = False  # whether an epoch is not in the file yet
         pending = loaded.segments.active.state.cut_pending
         self.truncation = TruncationPhase.NOT_DURABLE if pending else TruncationPhase.NONE
