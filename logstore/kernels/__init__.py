@@ -49,7 +49,7 @@ try:
         seal_batch,
     )
     from logstore.kernels._compact import OffsetMap, RecordSieve
-    from logstore.kernels._directory import scan_directory
+    from logstore.kernels._directory import read_small, scan_directory
     from logstore.kernels._scan import (
         BatchAnalysis,
         RecoveryScan,
@@ -133,6 +133,7 @@ __all__ = [
     "match_time_entries",
     "partition_column",
     "scan_batches",
+    "read_small",
     "scan_directory",
     "seal_batch",
     "survey_batches",
