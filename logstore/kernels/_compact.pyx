@@ -122,7 +122,9 @@ cdef class OffsetMap:
         self.latest_offset = -1
 
     def __dealloc__(self):
-        free(self.table)
+        cdef ls_slot *table = self.table
+        with nogil:
+            free(table)  # 128 MiB by default, page by page: other threads run meanwhile
 
     def __len__(self):
         return self.size
