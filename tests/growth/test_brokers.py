@@ -47,6 +47,11 @@ def parts(tps: list[TopicPartition], offset: int = 0) -> list[FetchPartition]:
     return [part(offset, tp, topic_id=TOPIC_ID) for tp in tps]
 
 
+def last(partitions: int) -> TopicPartition:
+    """One of them: who looks at all until it is found comes to it last."""
+    return TopicPartition(TOPIC, partitions - 1)
+
+
 def written(partitions: int) -> Host:
     host = leading(partitions)
     host.produce(dict.fromkeys(named(partitions), batch()), acks=1)
@@ -82,7 +87,7 @@ def follow_each(size: int) -> Act:
 
 def follow_beside(size: int) -> Act:
     host = following(size)
-    told = host.change(epoch=1, leader=2)
+    told = host.change(last(size), epoch=1, leader=2)
     return lambda: host.order(told)
 
 
@@ -94,13 +99,13 @@ def told_each(size: int) -> Act:
 
 def told_beside(size: int) -> Act:
     host = leading(size)
-    told = host.change(epoch=1)
+    told = host.change(last(size), epoch=1)
     return lambda: host.tell(told)
 
 
 def stop_beside(size: int) -> Act:
     host = leading(size)
-    return lambda: host.stop(epoch=1)
+    return lambda: host.stop(last(size), epoch=1)
 
 
 # -- clients --------------------------------------------------------------------------------------
@@ -114,7 +119,7 @@ def produce_each(size: int) -> Act:
 
 def produce_beside(size: int) -> Act:
     host = leading(size)
-    return lambda: host.produce(acks=1)
+    return lambda: host.produce({last(size): batch()}, acks=1)
 
 
 def wait_each(size: int) -> Act:
@@ -136,10 +141,10 @@ def answer_beside(size: int) -> Act:
     waiting = [host.produce({tp: batch()}) for tp in named(size)]
 
     def act() -> None:
-        host.replicate(1)
-        assert [bool(each) for each in waiting] == [True] + [False] * (size - 1)
+        host.replicate(1, tp=last(size))
+        assert [bool(each) for each in waiting] == [False] * (size - 1) + [True]
 
-    host.replicate(0)
+    host.replicate(0, tp=last(size))
     return act
 
 
@@ -151,7 +156,7 @@ def fetch_each(size: int) -> Act:
 
 def fetch_beside(size: int) -> Act:
     host = written(size)
-    return lambda: host.fetch(part(0))
+    return lambda: host.fetch(part(0, last(size)))
 
 
 def fetch_as_follower(size: int) -> Act:
@@ -215,7 +220,7 @@ def session_of_a_follower_rests(size: int) -> Act:
 
 def session_has_news(size: int) -> Act:
     host, fetch = resting(size)
-    host.append()
+    host.append(tp=last(size))
     return fetch
 
 
@@ -265,7 +270,7 @@ def copy_each(size: int) -> Act:
 
 
 def copy_beside(size: int) -> Act:
-    return told_of(followed(size), named(1))
+    return told_of(followed(size), [last(size)])
 
 
 def copy_nothing(size: int) -> Act:

@@ -52,7 +52,7 @@ def end_each(size: int) -> Act:
 
 
 def end_beside(size: int) -> Act:
-    (one, *_) = begun(size)
+    (*_, one) = begun(size)
     return one.end
 
 

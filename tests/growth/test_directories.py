@@ -72,7 +72,7 @@ def delete_each(size: int) -> Act:
 
 def delete_beside(size: int) -> Act:
     manager = written(size)
-    return lambda: manager.delete("t", 0)
+    return lambda: manager.delete("t", size - 1)
 
 
 def configure_each(size: int) -> Act:
@@ -111,7 +111,7 @@ def cut_each(size: int) -> Act:
 
 def cut_beside(size: int) -> Act:
     manager = written(size)
-    (one, *_) = manager.logs
+    (*_, one) = manager.logs
     manager.housekeeper.checkpoint_recovery_points()
     return lambda: manager.truncate_to({one: 0})
 
@@ -121,12 +121,12 @@ def cut_beside(size: int) -> Act:
 
 def append_beside(size: int) -> Act:
     manager = written(size)
-    return lambda: manager.get("t", 0).append_as_leader(batch(key=b"k"), 0)
+    return lambda: manager.get("t", size - 1).append_as_leader(batch(key=b"k"), 0)
 
 
 def read_beside(size: int) -> Act:
     manager = written(size)
-    return lambda: manager.get("t", 0).read(0)
+    return lambda: manager.get("t", size - 1).read(0)
 
 
 # -- duties ---------------------------------------------------------------------------------------

@@ -85,16 +85,16 @@ def exported(layout: Layout) -> Prepare:
 
 @pytest.mark.usefixtures("room")
 @for_cases(
-    Case("ls of partitions", run(partitions, "ls")),
+    Case("ls of partitions", run(partitions, "ls"), smallest=2),
     Case("ls of segments", run(segments, "ls")),
-    Case("verify partitions", verified(partitions)),
-    Case("verify segments", verified(segments)),
+    Case("verify partitions", verified(partitions), smallest=2),
+    Case("verify segments", verified(segments), smallest=2),
     Case("verify batches", verified(batches), smallest=64),  # an index entry each 4 KiB
     Case("verify batches deeply", verified(batches, deep=True), smallest=64),
-    Case("read partitions", run(partitions, "read", after=("t",))),
+    Case("read partitions", run(partitions, "read", after=("t",)), smallest=2),
     Case("read segments", run(segments, "read", after=("t",))),
-    Case("export partitions", exported(partitions)),
-    Case("export segments", exported(segments)),
+    Case("export partitions", exported(partitions), smallest=2),
+    Case("export segments", exported(segments), smallest=2),
 )
 def test_a_reader_costs_what_it_reads(case: Case) -> None:
     check(case)

@@ -16,8 +16,8 @@ from logstore import LogConfig, LogManager
 from logstore.cli import main
 from logstore.cli.records.format import BadTemplateError, Encoding, template
 from logstore.cli.records.reading import PartitionReader
-from logstore.directory.layout import LogDirFiles
 from logstore.common.types import Record
+from logstore.directory.layout import LogDirFiles
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.segments.producer_state import AppendOrigin

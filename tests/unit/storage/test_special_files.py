@@ -14,9 +14,9 @@ import pytest
 
 from logstore import DirectoryReader, LogConfig, LogManager, PartitionLog
 from logstore.cli.records.reading import PartitionReader
-from logstore.directory.layout import LogDirFiles
 from logstore.common.errors import LogstoreError, LogUnavailableError
 from logstore.common.types import TopicPartition
+from logstore.directory.layout import LogDirFiles
 from logstore.directory.transactions import aborted_transactions
 from logstore.manager import ManagerOwner
 from tests.support.cases import for_each
