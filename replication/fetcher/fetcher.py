@@ -176,7 +176,7 @@ class Fetcher:
                 if self._closed:
                     return
                 self._truncate_alone()
-                unsettled = self._round().unsettled
+                unsettled = [*self._round().unsettled.values()]
                 if not unsettled:
                     following = self._next()
                     if following is None:
@@ -262,12 +262,11 @@ class Fetcher:
     def _truncate_alone(self) -> None:
         """Truncate partitions that need not ask the leader (R-130)."""
         rule = self._env.rule
-        alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]
+        alone = [s for s in self._round().truncating.values() if not rule.must_ask(s.last_epoch)]
         for state in alone:
             with self._failures.applying(state):
                 state.truncate(Truncation(state.offset, finished=True), rule)
-        if alone:
-            self._states.group_by_topic()
+            self._states.go_on(state)
 
     def _finish_changes(self, unsettled: list[FetchState]) -> None:
         """Lower the checkpoints of truncated logs, with one write for all, before the next fetch,
@@ -296,9 +295,9 @@ class Fetcher:
         """The next request, and the function that applies its answer."""
         turn = self._round()
         if turn.truncating:
-            return self._ask_epochs(turn.truncating)
+            return self._ask_epochs([*turn.truncating.values()])
         if turn.resetting:
-            return self._ask_ends(turn.resetting)
+            return self._ask_ends([*turn.resetting.values()])
         if turn.fetching:
             return self._fetch(turn)
         return None
