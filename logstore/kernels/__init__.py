@@ -34,7 +34,16 @@ from logstore.kernels._constants import (
 )
 
 try:
-    from logstore.kernels._append import AppendInfo, LogSnapshot, SegmentState
+    from logstore.kernels._append import (
+        AppendInfo,
+        AppendState,
+        EpochCell,
+        ListenerCell,
+        LogCell,
+        LogSnapshot,
+        SegmentState,
+        WriteLock,
+    )
     from logstore.kernels._codec import (
         ColumnBuilder,
         Encoded,
@@ -100,10 +109,14 @@ __all__ = [
     "SCAN_REASONS",
     "SCAN_TAIL",
     "AppendInfo",
+    "AppendState",
     "BatchAnalysis",
     "BatchSurvey",
     "ColumnBuilder",
     "Encoded",
+    "EpochCell",
+    "ListenerCell",
+    "LogCell",
     "LogSnapshot",
     "MappedWindow",
     "OffsetMap",
@@ -114,6 +127,7 @@ __all__ = [
     "RecoveryScan",
     "SegmentState",
     "SequenceWatch",
+    "WriteLock",
     "analyse_batches",
     "ascending_offset_entries",
     "ascending_time_entries",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
+from logstore.kernels import EpochCell
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1
@@ -36,12 +37,12 @@ def end_offset_for(
     return (entries[index - 1].epoch if index else epoch), entries[index].start_offset
 
 
-class LeaderEpochCache:
+class LeaderEpochCache(EpochCell):
     """Not thread-safe: the log that owns it holds its lock around every call.
 
-    ``latest_epoch`` is −1 if the cache is empty. It is a plain attribute because every append reads
-    it. ``assign`` writes the file at once: an entry whose epoch has no batch yet could not be
-    rebuilt. Truncations write nothing, since loading a log repeats them (F-207).
+    ``latest_epoch`` is −1 if the cache is empty. It is native because every append reads it.
+    ``assign`` writes the file at once: an entry whose epoch has no batch yet could not be rebuilt.
+    Truncations write nothing, since loading a log repeats them (F-207).
     """
 
     def __init__(

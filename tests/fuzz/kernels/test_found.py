@@ -99,7 +99,6 @@ def test_no_append_takes_the_last_offset_of_all(state_type: Any) -> None:
     with pytest.raises(ValueError, match="does not fit the segment"):
         state.append(ONE, len(ONE), LONG, 0)
     assert state.must_roll(1, LONG, 0, 0)
-    assert not hasattr(state.append_plain(ONE, False, 0, 1 << 20, LONG, 0), "log_append_time")
     assert isinstance(
         state.snapshot((), None, 0, -1, -1, 0), LogSnapshot | _append_reference.LogSnapshot
     )
