@@ -586,7 +586,8 @@ cdef class WriteLock:
 
     cdef PyThread_type_lock _wake
     cdef bint _locked, _token, _handed
-    cdef int _waiting, _overtaken
+    cdef readonly int waiting
+    cdef int _overtaken
     cdef object __weakref__
 
     def __cinit__(self):
@@ -602,7 +603,7 @@ cdef class WriteLock:
             raise MemoryError
         PyThread_acquire_lock_timed(self._wake, -1, 0)
         self._locked = self._token = self._handed = False
-        self._waiting = self._overtaken = 0
+        self.waiting = self._overtaken = 0
         return 0
 
     def _at_fork_reinit(self):
@@ -613,13 +614,13 @@ cdef class WriteLock:
         if self._locked:
             return self._wait()
         self._locked = True
-        if self._waiting:
+        if self.waiting:
             self._overtaken += 1
         return 0
 
     cdef int _wait(self) except -1:
         cdef int got
-        self._waiting += 1
+        self.waiting += 1
         try:
             while True:
                 with nogil:
@@ -635,17 +636,17 @@ cdef class WriteLock:
                 else:
                     PyErr_CheckSignals()
         except:
-            if self._handed and self._waiting == 1:  # to the one that gives up
+            if self._handed and self.waiting == 1:  # to the one that gives up
                 self._handed = self._locked = False
             raise
         finally:
             self._overtaken = 0
-            self._waiting -= 1
+            self.waiting -= 1
 
     cdef inline int give(self) except -1:
         if not self._locked:
             raise RuntimeError("release unlocked lock")
-        if self._waiting:
+        if self.waiting:
             self._wake_one()
         else:
             self._locked = False

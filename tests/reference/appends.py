@@ -237,7 +237,9 @@ class SegmentState:
 class AppendState:
     def __init__(self, core: Any, listeners: Any, lock: Any) -> None:
         self.core, self.lock, self._listeners = core, lock, listeners
-        self.epochs = self.truncation = self.recent = None
+        self.epochs: Any = None
+        self.truncation: Any = None
+        self.recent: Any = None
         self.led_epoch = self.followed_epoch = None
         self.sealed: tuple[Any, ...] = ()
         self.log_start_offset = self.high_watermark = self.version = 0
