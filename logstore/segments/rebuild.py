@@ -151,9 +151,12 @@ def rebuild_producers(
     would be due before the log has grown past the old log start (F-130).
     """
     log_start_offset = min(log_start_offset, end_offset)
-    was_empty_at = producers.empty and producers.map_end_offset >= end_offset
+    if producers.empty and producers.map_end_offset >= end_offset:
+        # Nothing to load, to replay or to keep: a fail-over cuts thousands of such logs.
+        producers.cut_empty(log_start_offset, end_offset)
+        return
     producers.truncate_and_reload(log_start_offset, end_offset, now_ms)
-    if end_offset > producers.map_end_offset and not was_empty_at:
+    if end_offset > producers.map_end_offset:
         active = segments[-1]
         # A truncation calls this while the segments after the new end still exist.
         segments = tuple(s for s in segments if s.base_offset <= end_offset)
