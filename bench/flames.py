@@ -29,7 +29,7 @@ SECONDS = 6
 RATE = 100  # samples a second
 WIDTH, ROW, LETTER = 1200, 16, 6.7
 NARROWEST = 3.0  # what is narrower is left out, so that a picture stays below 200 kB
-LEFT_OUT = re.compile("_find_and_load|PyThread_acquire_lock|epoll_wait|os_wait")
+LEFT_OUT = re.compile("_find_and_load|PyThread_acquire_lock|pthread_cond_|epoll_wait|os_wait")
 """Imports, at the start, and threads that wait: py-spy does not always see that they do."""
 DONE = "done"
 MISSING = "py-spy is missing: pip install -e '.[bench]'"
