@@ -18,7 +18,7 @@ import sys
 
 from logstore.common.types import Buffer
 from logstore.format.codecs import members as codec_members
-from logstore.format.codecs.limits import EAGER_BYTES
+from logstore.format.codecs.limits import EAGER_BYTES, SCRATCH_BYTES, borrow, give_back
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -36,6 +36,8 @@ _WINDOW_BYTES = 8 << 20
 """Of frames that a kept context takes: the window of level 19. It bounds what each keeps."""
 _BLOCK_BYTES = 128 << 10
 """The most that a block holds."""
+_BLOCKS_MAX = EAGER_BYTES // _BLOCK_BYTES
+_MAGIC_BYTE = 0x28  # the first; that of a frame to be skipped is another
 _DESCRIPTOR_AT, _CHECKSUM_BIT, _CHECKSUM_BYTES = 4, 4, 4
 _BLOCK = struct.Struct("<HB")  # the header of a block: last or not, its kind, its size
 _LAST_BIT, _KIND_BITS, _RUN = 1, 6, 2  # a run stores one byte
@@ -74,16 +76,24 @@ def decompress(data: Buffer, limit: int) -> Buffer:
 
 def _at_once(data: Buffer, limit: int) -> bytes:
     """The content of a single frame; ``ZstdError`` if it is none, or may be too large."""
-    room = min(limit, _most(data))
-    claim = zstandard.frame_content_size(data)
-    if claim > room or not claim:  # room would be taken; for 0 nothing would be looked at
+    most = _most(data)
+    if most > limit:
         raise zstandard.ZstdError
     try:
         unpacker = unpackers.pop()
     except IndexError:
         unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES)
     try:
-        return unpacker.decompress(data, max_output_size=room)
+        if most <= SCRATCH_BYTES:
+            scratch = borrow()
+            size = unpacker.stream_reader(data).readinto(scratch)
+            if size < SCRATCH_BYTES:  # otherwise the frame may go on
+                return give_back(scratch, size)
+        else:
+            claim = zstandard.frame_content_size(data)
+            if claim and claim <= most:  # it takes that memory; at 0 it looks at nothing
+                return unpacker.decompress(data, max_output_size=most)
+        raise zstandard.ZstdError
     finally:
         unpackers.append(unpacker)
 
@@ -95,11 +105,14 @@ def _most(data: Buffer) -> int:
     """
     position = zstandard.frame_header_size(data)
     end = len(data) - (_CHECKSUM_BYTES if data[_DESCRIPTOR_AT] & _CHECKSUM_BIT else 0)
-    for most in range(_BLOCK_BYTES, EAGER_BYTES, _BLOCK_BYTES):
-        if position > end - _BLOCK.size:
+    most = 0
+    for _ in range(_BLOCKS_MAX):
+        if position > end - _BLOCK.size or data[0] != _MAGIC_BYTE:
             break
         low, high = _BLOCK.unpack_from(data, position)
-        position += _BLOCK.size + (1 if low & _KIND_BITS == _RUN else high << 13 | low >> 3)
+        size = high << 13 | low >> 3
+        position += _BLOCK.size + (1 if low & _KIND_BITS == _RUN else size)
+        most += _BLOCK_BYTES if size else 0
         if low & _LAST_BIT:
             if position == end:
                 return most

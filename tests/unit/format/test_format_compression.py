@@ -345,13 +345,27 @@ def test_an_incomplete_huffman_code_is_refused_as_by_kafka() -> None:
         "e0ffffffffffffff7f 09000078",
         "a0ffffff00 09000078",  # claims 16 MiB
         "2001 09000078",
+        "2000" + "02001078" * 3 + "010000",  # claims nothing, and has three runs of 128 KiB
+        "0058" + "02001078" * 3 + "010000",
+        "0058" + "02001078" * 3 + "010000 78",
+        "0058" + "000000" * 200 + "09000078",
+        "0458" + "03001078" + "00000000",  # 128 KiB, and the checksum is wrong
+        "skipped 02000000 010000",
+        # what is skipped looks like the header of a block that holds two frames
+        "skipped 03000000 a10000" + 2 * "28b52ffd2001 09000078",
     ],
 )
 def test_what_a_frame_of_zstd_claims_is_checked(frame: str) -> None:
-    data = bytes.fromhex("28b52ffd" + frame)
+    data = bytes.fromhex(("28b52ffd" + frame).replace("28b52ffdskipped", "502a4d18"))
     found = outcome(decompress, Compression.ZSTD, data, 1 << 26)
     assert found == outcome(by_the_twin, Compression.ZSTD, data, 1 << 26)
-    sound = {"2000 010000": b"", "2001 09000078": b"x"}
+    sound = {
+        "2000 010000": b"",
+        "2001 09000078": b"x",
+        "skipped 03000000 a10000" + 2 * "28b52ffd2001 09000078": b"xx",
+        "0058" + "02001078" * 3 + "010000": b"x" * (3 << 17),
+        "0058" + "000000" * 200 + "09000078": b"x",
+    }
     assert (found == sound[frame]) if frame in sound else isinstance(found, str)
 
 
