@@ -42,7 +42,10 @@ _LAST_BIT, _KIND_BITS, _RUN = 1, 6, 2  # a run stores one byte
 _LEVELS_KEPT = range(1, 9)
 """Of compressors that are kept, at most 8 MiB each; higher levels take up to 90, and their time."""
 
-unpackers: list[zstandard.ZstdDecompressor] = []  # at most one for each thread at a time
+KEPT_MAX = 4
+"""Contexts of a kind that are kept. What a crowd of threads needed for a moment is freed."""
+
+unpackers: list[zstandard.ZstdDecompressor] = []
 _packers: dict[int, list[zstandard.ZstdCompressor]] = {level: [] for level in _LEVELS_KEPT}
 
 
@@ -59,7 +62,8 @@ def compress(data: Buffer, level: int) -> bytes:
     stream = packer.compressobj()
     head = stream.compress(data) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
     frame = head + stream.flush()
-    kept.append(packer)
+    if len(kept) < KEPT_MAX:
+        kept.append(packer)
     return frame
 
 
@@ -86,7 +90,8 @@ def _at_once(data: Buffer, limit: int) -> bytes:
             raise zstandard.ZstdError
         return give_back(scratch, size)
     finally:
-        unpackers.append(unpacker)
+        if len(unpackers) < KEPT_MAX:
+            unpackers.append(unpacker)
 
 
 def _check_small(data: Buffer) -> None:

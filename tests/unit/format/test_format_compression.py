@@ -26,6 +26,7 @@ from logstore.format.codecs.compression import (
     compress,
     decompress,
 )
+from logstore.format.codecs.limits import borrow
 from logstore.format.reader import read_records
 from tests.fuzz.codec_streams import random_stream
 from tests.fuzz.codecs import by_the_twin, damaged, outcome
@@ -377,6 +378,17 @@ def test_a_kept_context_keeps_no_large_window() -> None:
         stream = bytes(compress(Compression.ZSTD, content, level))
         assert bytes(decompress(Compression.ZSTD, stream)) == content
     assert all(context.memory_size() < 9 << 20 for context in codec_zstd.unpackers)
+
+
+def test_only_a_few_contexts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many threads gave theirs back meanwhile."""
+    pytest.importorskip("zstandard")
+    stream = stream_of(Compression.ZSTD, TEXT[:1000])
+    others = [None] * codec_zstd.KEPT_MAX
+    monkeypatch.setattr(codec_zstd, "unpackers", unpackers := [])
+    monkeypatch.setattr(codec_zstd, "borrow", lambda: unpackers.extend(others) or borrow())
+    assert bytes(decompress(Compression.ZSTD, stream)) == TEXT[:1000]
+    assert unpackers == others
 
 
 # --- limits --------------------------------------------------------------------------------------
