@@ -193,7 +193,7 @@ def test_tables_are_aligned_and_looked_at_before_room_is_made() -> None:
     with pytest.raises(ValueError, match="aligned"):
         _verify.irregular_batches(ONE, shifted, 1)
     with pytest.raises(ValueError, match="aligned"):
-        _verify.fold_batches(bytes, ONE, cells, shifted[:8], 0, 1, 1, 1)
+        _verify.fold_batches(ONE, cells, shifted[:8], 0, 1, 1, 1)
     with pytest.raises(ValueError, match="rows of a table"):
         _verify.fits_in_section(b"", cells, LONG)
 

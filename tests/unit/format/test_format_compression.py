@@ -26,6 +26,7 @@ from logstore.format.codecs.compression import (
     compress,
     decompress,
 )
+from logstore.format.codecs.limits import borrow
 from logstore.format.reader import read_records
 from tests.fuzz.codec_streams import random_stream
 from tests.fuzz.codecs import by_the_twin, damaged, outcome
@@ -285,6 +286,9 @@ def test_a_level_out_of_range_is_refused_with_the_batch() -> None:
 
 # --- libraries -----------------------------------------------------------------------------------
 
+SKIPPED = "skipped 20000000 00 810100" + 28 * "00"
+"""32 bytes that look like a header and the head of a block, which holds the next 20 bytes too."""
+
 twins = pytest.mark.parametrize("codec", TWINS, ids=str)
 
 
@@ -345,13 +349,26 @@ def test_an_incomplete_huffman_code_is_refused_as_by_kafka() -> None:
         "e0ffffffffffffff7f 09000078",
         "a0ffffff00 09000078",  # claims 16 MiB
         "2001 09000078",
+        "2000" + "02001078" * 3 + "010000",  # claims nothing, and has three runs of 128 KiB
+        "0058" + "02001078" * 3 + "010000",
+        "0058" + "02001078" * 3 + "010000 78",
+        "0058" + "000000" * 200 + "09000078",
+        "0458" + "03001078" + "00000000",  # 128 KiB, and the checksum is wrong
+        "skipped 02000000 010000",
+        SKIPPED + 2 * "28b52ffd2001 09000078",
     ],
 )
 def test_what_a_frame_of_zstd_claims_is_checked(frame: str) -> None:
-    data = bytes.fromhex("28b52ffd" + frame)
+    data = bytes.fromhex(("28b52ffd" + frame).replace("28b52ffdskipped", "502a4d18"))
     found = outcome(decompress, Compression.ZSTD, data, 1 << 26)
     assert found == outcome(by_the_twin, Compression.ZSTD, data, 1 << 26)
-    sound = {"2000 010000": b"", "2001 09000078": b"x"}
+    sound = {
+        "2000 010000": b"",
+        "2001 09000078": b"x",
+        SKIPPED + 2 * "28b52ffd2001 09000078": b"xx",
+        "0058" + "02001078" * 3 + "010000": b"x" * (3 << 17),
+        "0058" + "000000" * 200 + "09000078": b"x",
+    }
     assert (found == sound[frame]) if frame in sound else isinstance(found, str)
 
 
@@ -361,6 +378,17 @@ def test_a_kept_context_keeps_no_large_window() -> None:
         stream = bytes(compress(Compression.ZSTD, content, level))
         assert bytes(decompress(Compression.ZSTD, stream)) == content
     assert all(context.memory_size() < 9 << 20 for context in codec_zstd.unpackers)
+
+
+def test_only_a_few_contexts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many threads gave theirs back meanwhile."""
+    pytest.importorskip("zstandard")
+    stream = stream_of(Compression.ZSTD, TEXT[:1000])
+    others = [None] * codec_zstd.KEPT_MAX
+    monkeypatch.setattr(codec_zstd, "unpackers", unpackers := [])
+    monkeypatch.setattr(codec_zstd, "borrow", lambda: unpackers.extend(others) or borrow())
+    assert bytes(decompress(Compression.ZSTD, stream)) == TEXT[:1000]
+    assert unpackers == others
 
 
 # --- limits --------------------------------------------------------------------------------------
