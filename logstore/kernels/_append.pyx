@@ -30,7 +30,7 @@ cdef enum:
     COPY_BELOW = 4096      # larger bodies are written from the caller's buffer
     MAX_IOV = 512          # below IOV_MAX (1024)
     PREFIX = 16            # base offset, length, leader epoch: all that an append changes
-    RESERVE_STEP = 65536
+    RESERVE_STEP = 4096
     MAX_INT = 0x7FFFFFFF
     OVERTAKEN_MAX = 100
 
@@ -333,7 +333,7 @@ cdef class SegmentState:
             since += length
             position += length
         if due:
-            self._reserve(due)
+            self._reserve(due, due)
 
         if self._fd < 0:
             self._write_through_file(data, size, first_offset, leader_epoch)
@@ -435,18 +435,18 @@ cdef class SegmentState:
         self.bytes_since_index_entry = 0
         return 0
 
-    cdef int _reserve(self, int64_t count) except -1:
+    cdef int _reserve(self, int64_t offsets_due, int64_t times_due) except -1:
         # Held here: the disk may take its time, and another thread may detach meanwhile.
         cdef View offsets = self._offset_view, times = self._time_view
         cdef int64_t end
         if not self._attached:
             return 0
-        end = min(8 * (self.offset_entries + count), offsets.size)
-        if end > self._offset_reserved:
+        end = min(8 * (self.offset_entries + offsets_due), offsets.size)
+        if offsets_due and end > self._offset_reserved:
             end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, offsets.size)
             self._offset_map.reserve(end)
             self._offset_reserved = end
-        end = min(12 * (self.time_entries + count), times.size)
+        end = min(12 * (self.time_entries + times_due), times.size)
         if end > self._time_reserved:
             end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, times.size)
             self._time_map.reserve(end)
@@ -454,8 +454,8 @@ cdef class SegmentState:
         return 0
 
     def reserve(self):
-        """Have the disk promise room for one more entry in each index; ``OSError`` if it is full."""
-        self._reserve(1)
+        """Have the disk promise room for the last time entry; ``OSError`` if it is full."""
+        self._reserve(0, 1)
 
     cpdef bint add_time_entry(self) except -1:
         """Write (max timestamp so far, its offset) if it is above the last entry (F-118, F-135)."""

@@ -34,7 +34,7 @@ That is faster than to map, fault and unmap its pages, and does not make other t
 ones are mapped, so that they take no memory.
 """
 
-_RESERVE_STEP = 64 << 10
+_RESERVE_FIRST, _RESERVE_STEP = 4 << 10, 64 << 10
 _IOV_MAX = 1024  # of Linux; more buffers in one call are EINVAL
 _NANOSECONDS_PER_MS = 1_000_000
 _LOCK_ATTEMPTS_MAX = 10
@@ -83,6 +83,8 @@ class LocalMapping:
         self._map: mmap.mmap | None = None
         if size:
             self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE, **_MMAP_OPTIONS)
+            # Otherwise the first store reads ahead, which fills megabytes with the file's zeros.
+            self._map.madvise(mmap.MADV_RANDOM)
             self._buffer: memoryview | None = memoryview(self._map)
         else:
             self._buffer = memoryview(bytearray())  # the kernel maps no empty range
@@ -100,8 +102,10 @@ class LocalMapping:
         if end > size:
             raise ValueError(f"{end} bytes reserved in a mapping of {size}")
         # In steps, so that an index that grows by 12 bytes asks the file system once in 5,000
-        # entries. Never past the mapping: posix_fallocate would lengthen the file.
-        target = min(-(-end // _RESERVE_STEP) * _RESERVE_STEP, size)
+        # entries. The first are small: a roll cuts the file, and waits for the disk to take blocks
+        # back. Never past the mapping: posix_fallocate would lengthen the file.
+        step = min(max(self._reserved_end, _RESERVE_FIRST), _RESERVE_STEP)
+        target = min(-(-end // step) * step, size)
         os.posix_fallocate(self._file.fileno(), self._reserved_end, target - self._reserved_end)
         self._reserved_end = target
 

@@ -179,7 +179,7 @@ class SegmentState:
             next_offset = last_offset + 1
             position += length
         if due:
-            self._reserve(due)
+            self._reserve(due, due)
 
         self._file.write_at(self.size, placed)
 
@@ -208,15 +208,16 @@ class SegmentState:
             self.add_time_entry()
         self.bytes_since_index_entry = 0
 
-    def _reserve(self, count: int) -> None:
-        for mapping, entries, width in (
-            (self._offset_map, self.offset_entries, 8),
-            (self._time_map, self.time_entries, 12),
+    def _reserve(self, offsets_due: int, times_due: int) -> None:
+        for mapping, entries, due, width in (
+            (self._offset_map, self.offset_entries, offsets_due, 8),
+            (self._time_map, self.time_entries, times_due, 12),
         ):
-            mapping.reserve(min(width * (entries + count), len(mapping.buffer)))
+            if due:
+                mapping.reserve(min(width * (entries + due), len(mapping.buffer)))
 
     def reserve(self) -> None:
-        self._reserve(1)
+        self._reserve(0, 1)
 
     def add_time_entry(self) -> bool:
         if not self.attached or self.max_timestamp <= self.last_time_entry:

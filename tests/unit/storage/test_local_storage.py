@@ -463,7 +463,7 @@ def test_reserve_asks_for_blocks_in_steps_and_never_past_the_mapping(
     mapping = file.map(100_000)
     for end in (8, 16, 65_536, 65_537, 100_000):
         mapping.reserve(end)
-    assert calls == [(0, 65_536), (65_536, 100_000 - 65_536)]
+    assert calls == [(0, 4096), (4096, 65_536 - 4096), (65_536, 100_000 - 65_536)]
     mapping.close()
     file.close()
 
