@@ -7,6 +7,7 @@ import os
 import random
 import tracemalloc
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from logstore.format.producer_snapshot import decode_snapshot
 from logstore.log import LogOwner, PartitionLog
 from logstore.log.maintenance import LogMaintenance
 from logstore.recovery.crash_recovery import CrashRecovery
-from logstore.segments import unwritten
+from logstore.segments import rebuild, unwritten
 from logstore.storage.memory import MemoryFile
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from tests.crash.disk import CONFIG, DIRECTORY, T0, batches_of, open_log
@@ -216,6 +217,36 @@ def test_it_is_written_again_in_steps_beside_appends_and_a_truncation(
     log.crash()
     log = open_log(disk, recovery_point=log.log_end_offset)
     assert [r.offset for r in log.records()] == list(range(30))
+    log.crash()
+
+
+@pytest.mark.parametrize("windows", [4, 16, 64])
+def test_a_recovery_reads_each_window_once_and_writes_nothing(
+    disk: FaultyStorage, rewrites: Rewrites, monkeypatch: pytest.MonkeyPatch, windows: int
+) -> None:
+    """And then each is read and written once: so the work grows with the bytes alone."""
+    window = 4 * 268 + 17  # of four batches, and not a part of the next one but its size
+    for module in (rebuild, unwritten):
+        monkeypatch.setattr(module, "WINDOW", window)
+    filled(disk, flushed=0, count=4 * windows).crash()
+    disk.crash(mode="all_kept")
+    rewrites.clear()
+    views: list[int] = []
+    view = MemoryFile.view
+
+    def spy(self: MemoryFile, position: int, size: int) -> AbstractContextManager[memoryview]:
+        views.append(position)
+        return view(self, position, size)
+
+    monkeypatch.setattr(MemoryFile, "view", spy)
+    log = open_log(disk, recovery_point=0)
+    # After the first one a window has room for another batch.
+    assert 0.8 * windows <= len(views) <= windows
+    assert rewrites == []
+    views.clear()
+    while log.flusher.write_again(window):
+        pass
+    assert (len(views), len(rewrites)) == (windows, windows)
     log.crash()
 
 
