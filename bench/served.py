@@ -34,10 +34,10 @@ def note_times(times: list[int]) -> None:
 
         handle(self, received, answered)
 
-    def taken(self: Processor, channel: Channel, count: int, now_ns: int) -> bool:
+    def taken(self: Processor, channel: Channel, frame: memoryview, now_ns: int) -> bool:
         nonlocal received_ns
         received_ns = now_ns
-        return take(self, channel, count, now_ns)
+        return take(self, channel, frame, now_ns)
 
     def fast(
         self: ProduceFastPath,
