@@ -357,8 +357,10 @@ class Processor:
         about = key, version, correlation_id, "", _NOTHING, connection.info, now_ns
         exchange = Exchange(self.deliver, channel, connection.begin(), ReceivedRequest(*about))
         exchange.ended_ns = exchange.answered_ns = answered_ns
-        send = answer if isinstance(answer, Send) else Send([memoryview(answer)[4:]])
-        self._take_answer(exchange, send, sent)
+        if isinstance(answer, bytes):
+            self._take_answer(exchange, Send([memoryview(answer)[4:]]), sent)
+        else:
+            answer(exchange)
         return True
 
     def _next_request(self, channel: Channel, now_ns: int, refused_size: int = 0) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -34,13 +35,13 @@ def framed(body: bytes) -> bytes:
 class Both:
     """A fast path and a handler, which say who has answered."""
 
-    def __init__(self, answer: Callable[[], bytes | Send | None]) -> None:
+    def __init__(self, answer: Callable[[], bytes | Callable[[Respond], None] | None]) -> None:
         self._answer = answer
         self.taken: list[tuple[bytes, int, int]] = []
 
     def fast(
         self, frame: memoryview, version: int, correlation_id: int, connection: ConnectionInfo
-    ) -> bytes | Send | None:
+    ) -> bytes | Callable[[Respond], None] | None:
         self.taken.append((bytes(frame), version, correlation_id))
         return self._answer()
 
@@ -97,8 +98,18 @@ def test_pipelined_and_cut_frames_are_answered_in_order(is_fast: bool) -> None:
     assert all(frame == frames[n] for frame, _, n in both.taken)
 
 
-def test_another_answer_is_sent_and_its_errors_counted() -> None:
-    both = Both(lambda: Send([b"wr", b"ong"], errors=(7,)))
+@pytest.mark.parametrize("is_late", [False, True])
+def test_another_answer_is_sent_and_its_errors_counted(is_late: bool) -> None:
+    """At once, or by another thread."""
+
+    def wrong(respond: Respond) -> None:
+        answer = Send([b"wr", b"ong"], errors=(7,))
+        if is_late:
+            threading.Thread(target=respond, args=(answer,)).start()
+        else:
+            respond(answer)
+
+    both = Both(lambda: wrong)
     with serving(both.handler, fast_paths=both.paths) as server, RawClient(server) as client:
         for _ in range(2):
             client.send(b"x")
