@@ -6,6 +6,7 @@ from collections.abc import Callable
 from weakref import WeakSet
 
 from logstore.common.locks import Rank, make_lock
+from logstore.kernels import ListenerCell
 
 NO_TRUNCATION = 2**63
 
@@ -19,11 +20,11 @@ class TruncationWatch:
         self.lowest = NO_TRUNCATION
 
 
-class ChangeListeners:
+class ChangeListeners(ListenerCell):
     """An append only checks ``waiting``, which is empty while no reader waits."""
 
     def __init__(self) -> None:
-        self.waiting: tuple[Callable[[], object], ...] = ()
+        self.waiting = ()
         self._watches: WeakSet[TruncationWatch] = WeakSet()
         self._lock = make_lock(Rank.CHANGE_LISTENERS)
 

@@ -80,11 +80,12 @@ class ReplicationQuota:
         lists_all: list all partitions of all topics.
     Attributes:
         is_set: whether another rate was set since.
+        lists_any: whether any partition is listed. If none is, no fetch need look further.
     """
 
     def __init__(self, rate: int, now_ms: Callable[[], int], *, lists_all: bool = False) -> None:
         self.is_set = False
-        self._lists_all = lists_all
+        self.lists_any = self._lists_all = lists_all
         self._configured = self._rate = rate
         self._now_ms = now_ms
         self._listed: dict[str, frozenset[int] | None] = {}
@@ -108,6 +109,7 @@ class ReplicationQuota:
                 self._listed.pop(topic, None)
             else:
                 self._listed[topic] = listed
+            self.lists_any = self._lists_all or bool(self._listed)
 
     def is_throttled(self, tp: TopicPartition) -> bool:
         """Whether the partition's replica here is listed."""
@@ -126,8 +128,7 @@ class ReplicationQuota:
                 self._measured.record(size, self._now_ms())
 
     def is_exceeded(self) -> bool:
-        lists_any = self._lists_all or bool(self._listed)
-        return self._rate < MAX_LONG and lists_any and self.byte_rate > self._rate
+        return self._rate < MAX_LONG and self.lists_any and self.byte_rate > self._rate
 
     @property
     def byte_rate(self) -> float:

@@ -118,7 +118,7 @@ class LocalNetwork:
             was_open = call in self._open
             if was_open:
                 del self._open[call]
-            return was_open, call.way_back not in self._cut
+            return was_open, not self._cut or call.way_back not in self._cut
 
 
 @dataclass(slots=True, eq=False)

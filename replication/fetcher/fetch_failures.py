@@ -6,8 +6,7 @@ Not thread-safe: a fetcher holds its lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -124,26 +123,25 @@ class FetchFailures:
         self._lost_sessions = EventStreak()
         self._pauses = pauses(env.config.replica_fetch_backoff_ms)
 
-    @contextmanager
-    def applying(self, state: FetchState) -> Iterator[None]:
-        """Wrap a change of a partition. An error in it delays or ends the partition."""
-        try:
-            yield
-            return
-        except (CorruptMessageError, InvalidRecordError) as error:  # fetched again (R-121)
-            self._log.warning(
-                "%s: fetched what is not valid, again later: %s", state.tp, error, about=state.tp
-            )
-            state.resume()  # the log already began inside a batch
-            self.delay([state])
-        except ResourceBusyError as error:  # nothing was done, or it is only not durable
-            self._log.warning("%s: again later: %s", state.tp, error, about=state.tp)
-            state.resume()
-            self.delay([state])
-        except NotLeaderOrFollowerError:
-            self.delay([state])  # its role changed, and that change removes it or adds it again
-        except Exception as error:  # given up (R-122)
-            if self._states.holds(state):
+    def not_applied(self, state: FetchState, error: Exception) -> None:
+        """React to the error of a change of a partition, which delays or ends the partition."""
+        match error:
+            case CorruptMessageError() | InvalidRecordError():  # fetched again (R-121)
+                self._log.warning(
+                    "%s: fetched what is not valid, again later: %s",
+                    state.tp,
+                    error,
+                    about=state.tp,
+                )
+                state.resume()  # the log already began inside a batch
+                self.delay([state])
+            case ResourceBusyError():  # nothing was done, or it is only not durable
+                self._log.warning("%s: again later: %s", state.tp, error, about=state.tp)
+                state.resume()
+                self.delay([state])
+            case NotLeaderOrFollowerError():
+                self.delay([state])  # its role changed, and that change removes or adds it again
+            case _ if self._states.holds(state):  # given up (R-122)
                 self.fail(state.tp, error)
         self._session.doubt(state.tp)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
@@ -160,7 +161,7 @@ class Fetcher:
             self._wake()
 
     def _post(self, task: Task) -> None:
-        self._actor.post(lambda: self._run(task))
+        self._actor.post(partial(self._run, task))
 
     def _run(self, task: Task) -> None:
         try:
@@ -175,12 +176,14 @@ class Fetcher:
             with self._lock:
                 if self._closed:
                     return
-                self._truncate_alone()
-                unsettled = self._round().unsettled
+                turn = self._round()
+                if turn.truncating and self._truncate_alone(turn.truncating.values()):
+                    turn = self._round()
+                unsettled = [*turn.unsettled.values()]
                 if not unsettled:
-                    following = self._next()
+                    following = self._next(turn)
                     if following is None:
-                        self._schedule_round()
+                        self._schedule_round(turn)
                         return
                     request, apply = following
                     self._awaited = request
@@ -190,7 +193,7 @@ class Fetcher:
         def on_reply(response: Response | None) -> None:
             # For few bytes a change of threads costs too much; for more another core helps.
             hand = self._actor.offer if self._is_light(response) else self._actor.post
-            hand(lambda: self._run(lambda: self._on_reply(request, apply, response)))
+            hand(partial(self._run, partial(self._on_reply, request, apply, response)))
 
         config = self._env.config
         timeout_ms = config.replica_socket_timeout_ms
@@ -237,9 +240,9 @@ class Fetcher:
                 logger.exception("%s could not report high watermarks", self.name)
         self._step()
 
-    def _schedule_round(self) -> None:
+    def _schedule_round(self, turn: Round) -> None:
         self._busy = False
-        turn, now_ms = self._round(), self._env.runtime.now_ms()
+        now_ms = self._env.runtime.now_ms()
         waits = [turn.due_ms - now_ms] if turn.due_ms is not None else []
         if turn.throttled:
             waits.append(self._env.config.replica_fetch_backoff_ms)
@@ -251,7 +254,7 @@ class Fetcher:
 
     def _round(self) -> Round:
         quota = self._env.quota
-        throttling = quota is not None and quota.is_exceeded()
+        throttling = quota is not None and quota.lists_any and quota.is_exceeded()
         now_ms = self._env.runtime.now_ms()
         return self._states.round(now_ms, self._must_wait if throttling else None)
 
@@ -259,15 +262,17 @@ class Fetcher:
         quota = self._env.quota
         return quota is not None and not state.in_sync and quota.is_throttled(state.tp)
 
-    def _truncate_alone(self) -> None:
-        """Truncate partitions that need not ask the leader (R-130)."""
+    def _truncate_alone(self, truncating: Iterable[FetchState]) -> bool:
+        """Truncate partitions that need not ask the leader (R-130). False if there were none."""
         rule = self._env.rule
-        alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]
+        alone = [s for s in truncating if not rule.must_ask(s.last_epoch)]
         for state in alone:
-            with self._failures.applying(state):
+            try:
                 state.truncate(Truncation(state.offset, finished=True), rule)
-        if alone:
-            self._states.group_by_topic()
+            except Exception as error:
+                self._failures.not_applied(state, error)
+            self._states.go_on(state)
+        return bool(alone)
 
     def _finish_changes(self, unsettled: list[FetchState]) -> None:
         """Lower the checkpoints of truncated logs, with one write for all, before the next fetch,
@@ -292,13 +297,12 @@ class Fetcher:
                 for state in unsettled:
                     self._failures.fail(state.tp, failure)
 
-    def _next(self) -> tuple[Request, Apply] | None:
+    def _next(self, turn: Round) -> tuple[Request, Apply] | None:
         """The next request, and the function that applies its answer."""
-        turn = self._round()
         if turn.truncating:
-            return self._ask_epochs(turn.truncating)
+            return self._ask_epochs([*turn.truncating.values()])
         if turn.resetting:
-            return self._ask_ends(turn.resetting)
+            return self._ask_ends([*turn.resetting.values()])
         if turn.fetching:
             return self._fetch(turn)
         return None
@@ -322,7 +326,7 @@ class Fetcher:
         )
         self.requests += 1
         self._request_rate.record(1, self._env.runtime.now_ms())
-        return request, lambda response: self._on_fetched(turn, asked, response)
+        return request, partial(self._on_fetched, turn, asked)
 
     def _on_fetched(
         self, turn: Round, asked: SessionRequest, response: Response
@@ -356,9 +360,11 @@ class Fetcher:
             elif on_fetch and part.diverging_epoch is not None:
                 diverging.append((state, part.diverging_epoch, part.log_start_offset))
             else:
-                with self._failures.applying(state):
+                try:
                     if self._append(state, part):
                         moved.append(state.tp)
+                except Exception as error:
+                    self._failures.not_applied(state, error)
         for state, answer, log_start in diverging:  # after everything else (R-120)
             if self._states.holds(state):
                 self._truncate_to_answer(state, answer, log_start)
@@ -381,12 +387,13 @@ class Fetcher:
         return False
 
     def _append(self, state: FetchState, part: FetchPartitionResponse) -> bool:
-        progress, quota = state.append(part), self._env.quota
+        progress, quota, is_free = state.append(part), self._env.quota, True
         self.bytes += progress.size
-        if quota is not None and part.records:
-            quota.record(state.tp, len(part.records))
-        # What a quota holds back is not to come in larger pieces.
-        is_free = quota is None or not quota.is_throttled(state.tp)
+        if quota is not None and quota.lists_any:
+            if part.records:
+                quota.record(state.tp, len(part.records))
+            # What a quota holds back is not to come in larger pieces.
+            is_free = not quota.is_throttled(state.tp)
         state.ask_more(progress.size if is_free else 0, self._env.config.replica_fetch_max_bytes)
         if progress.changed and self._states.holds(state):
             self._states.progress(state)
@@ -397,7 +404,7 @@ class Fetcher:
     def _ask_epochs(self, asking: list[FetchState]) -> tuple[Request, Apply]:
         parts = tuple(state.epoch_part(self._env.rule) for state in asking)
         request = OffsetForLeaderEpochRequest(parts, self._env.broker_id)
-        return request, lambda response: self._on_epochs(asking, response)
+        return request, partial(self._on_epochs, asking)
 
     def _on_epochs(self, asking: list[FetchState], response: Response) -> list[TopicPartition]:
         answers = response.partitions if isinstance(response, OffsetForLeaderEpochResponse) else ()
@@ -419,8 +426,12 @@ class Fetcher:
     def _truncate_to_answer(
         self, state: FetchState, answer: EpochEndOffset, leader_log_start: int = -1
     ) -> None:
-        with self._failures.applying(state):
-            if not state.truncate_to_answer(answer, self._env.rule, leader_log_start):
+        try:
+            changed = state.truncate_to_answer(answer, self._env.rule, leader_log_start)
+        except Exception as error:
+            self._failures.not_applied(state, error)
+        else:
+            if not changed:
                 # A correct leader never gives an answer that changes nothing (R-140); avoid a loop.
                 self._failures.delay([state])
                 return
@@ -431,7 +442,7 @@ class Fetcher:
     def _ask_ends(self, asking: list[FetchState]) -> tuple[Request, Apply]:
         parts = tuple(state.ends_part(self._env.rule) for state in asking)
         request = ListOffsetsRequest(parts, self._env.broker_id)
-        return request, lambda response: self._on_ends(asking, response)
+        return request, partial(self._on_ends, asking)
 
     def _on_ends(self, asking: list[FetchState], response: Response) -> list[TopicPartition]:
         answers = response.partitions if isinstance(response, ListOffsetsResponse) else ()
@@ -448,9 +459,11 @@ class Fetcher:
                 else:
                     self._failures.refused(state, part.error_code)
             else:
-                with self._failures.applying(state):
+                try:
                     state.reset(part.offset)
                     self._states.put_last(state)
+                except Exception as error:
+                    self._failures.not_applied(state, error)
                 moved.append(part.tp)
             del asked[part.tp]
         for state in asked.values():

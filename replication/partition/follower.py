@@ -14,7 +14,7 @@ from logstore.log import PartitionLog
 from replication.common.errors import NotLeaderOrFollowerError
 from replication.common.messages import EpochEndOffset
 from replication.partition.env import TruncationEvent
-from replication.partition.replica import Replica
+from replication.partition.replica import Leadership, Replica
 
 
 class FollowerSide:
@@ -28,7 +28,7 @@ class FollowerSide:
     def syncs_appends(self) -> bool:
         """Whether an append may wait for the disk."""
         log = self._replica.log
-        return log is None or log.config.flush_messages < MAX_LONG
+        return log is None or log.core.config.flush_messages < MAX_LONG
 
     def own_end_offset_for(self, epoch: int) -> EpochEndOffset:
         """The end of an epoch in this replica's log (F-208)."""
@@ -73,8 +73,8 @@ class FollowerSide:
             raise NotLeaderOrFollowerError(str(error)) from error
 
     def _following(self, leader_epoch: int) -> PartitionLog:
-        log = self._replica.local_log()
-        if self._replica.is_leader or self._replica.leader_epoch != leader_epoch:
+        log, role = self._replica.local_log(), self._replica.role
+        if type(role) is Leadership or role.leader_epoch != leader_epoch:
             raise NotLeaderOrFollowerError(
                 f"{self._tp}: not a follower in epoch {leader_epoch} any more"
             )
@@ -87,11 +87,15 @@ class FollowerSide:
         """
         with self._replica.lock:
             log = self._following(leader_epoch)
-            before = log.high_watermark, log.log_start_offset
+            before = log.core.snapshot
             log.replica.update_high_watermark(leader_high_watermark)
-            if leader_log_start > log.log_start_offset:
+            if leader_log_start > before.log_start_offset:
                 log.replica.maybe_increment_log_start_offset(leader_log_start)
-            return (log.high_watermark, log.log_start_offset) != before
+            after = log.core.snapshot
+            return (
+                after.high_watermark != before.high_watermark
+                or after.log_start_offset != before.log_start_offset
+            )
 
     def flush_overdue(self) -> None:
         """Sync records that a lower ``flush.messages`` no longer allows to be unsynced.

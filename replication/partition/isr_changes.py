@@ -53,29 +53,36 @@ class IsrChanges:
         follower that fetches the appended records, and a change of the ISR.
         """
         # With a leader alone each append moves it.
-        if leading.followers and self._next_high_watermark(leading) == leading.log.high_watermark:
+        if leading.followers and self._next_high_watermark(leading) is None:
             return False
         with self._replica.lock:
             now = self._replica.role
             if not isinstance(now, Leadership) or now.leader_epoch != leading.leader_epoch:
                 return False
-            target = self._next_high_watermark(now)
-            return now.log.replica.maybe_increment_high_watermark(target) is not None
+            return self._advance_locked(now)
 
-    def _next_high_watermark(self, leading: Leadership) -> int:
+    def _advance_locked(self, leading: Leadership) -> bool:
+        """As ``try_high_watermark``, of the present role. The lock is held."""
+        target = self._next_high_watermark(leading)
+        replica = leading.log.replica
+        return target is not None and replica.maybe_increment_high_watermark(target) is not None
+
+    def _next_high_watermark(self, leading: Leadership) -> int | None:
+        """None if it stays."""
         # The log end last: by then the log has what an awaited follower has.
         log = leading.log
-        high_watermark = log.high_watermark
+        high_watermark = log.core.snapshot.high_watermark
         kept = log.replica.kept_end_offset
         if kept <= high_watermark:
-            return high_watermark
-        return next_high_watermark(
+            return None
+        target = next_high_watermark(
             high_watermark,
             kept,
             self._awaited_ends(leading, log.log_end_offset) if leading.followers else (),
             len(leading.isr.committed),
             leading.min_isr,
         )
+        return None if target == high_watermark else target
 
     def retry_high_watermark(self) -> bool:
         """``try_high_watermark`` of a leader, when a replica outside the ISR may not be awaited any
@@ -155,7 +162,7 @@ class IsrChanges:
             eligible=self._env.metadata.eligible(replica_id, replica_epoch),
         ):
             proposal = self._propose(leading, (*isr.committed, replica_id))
-        moved = after.log_end != known.log_end and self.try_high_watermark(leading)
+        moved = after.log_end != known.log_end and self._advance_locked(self._replica.leading())
         return moved, proposal
 
     def let_follower_idle(self, replica_id: int, fetch_offset: int, idle: IdleFetch) -> bool:

@@ -109,7 +109,7 @@ class LeaderSide:
         return (
             isinstance(role, Leadership)
             and role.leader_epoch == leader_epoch
-            and role.log.high_watermark < required_offset
+            and role.log.core.snapshot.high_watermark < required_offset
         )
 
     def acks_satisfied(self, required_offset: int, leader_epoch: int) -> tuple[bool, ErrorCode]:
@@ -131,7 +131,7 @@ class LeaderSide:
             raise NotLeaderOrFollowerError(
                 f"{self._tp}: what epoch {leader_epoch} had below {required_offset} was replaced"
             )
-        done = log.high_watermark >= required_offset
+        done = log.core.snapshot.high_watermark >= required_offset
         self._replica.confirm_epoch(leading, log)
         if not done:
             return False, ErrorCode.NONE
@@ -177,7 +177,7 @@ class LeaderSide:
         """
         from_follower = replica_id >= 0
         role, log = self._readable(part, replica_id, replica_epoch)
-        seen = log.snapshot
+        seen = log.core.snapshot
         start, end = seen.log_start_offset, seen.log_end_offset
         high_watermark, stable = seen.high_watermark, seen.last_stable_offset
         if part.last_fetched_epoch != UNKNOWN_EPOCH and not _agrees(role, part, start, end):
@@ -239,17 +239,21 @@ class LeaderSide:
 
         A follower serves consumers too (KIP-392, R-149).
         """
-        role = self._replica.role if replica_id == CONSUMER else self._replica.leading()
-        log = self._replica.local_log()
-        self._replica.check_topic(part.topic_id)
-        self._replica.check_epoch(role, part.current_leader_epoch)
-        if isinstance(role, Leadership) and replica_id >= 0:
+        replica = self._replica
+        role = replica.role if replica_id == CONSUMER else replica.leading()
+        log = replica.local_log()
+        # Most fetches name the very id of the log, and the present epoch.
+        if part.topic_id is not log.core.topic_id:
+            replica.check_topic(part.topic_id)
+        if part.current_leader_epoch != role.leader_epoch:
+            replica.check_epoch(role, part.current_leader_epoch)
+        if replica_id >= 0 and isinstance(role, Leadership):
             if replica_id not in role.followers:
                 reason = f"{self._tp}: broker {replica_id} is not in the assignment {role.replicas}"
                 if part.current_leader_epoch != UNKNOWN_EPOCH:
                     raise UnknownLeaderEpochError(reason)
                 raise NotLeaderOrFollowerError(reason)
-            if UNKNOWN_EPOCH != replica_epoch < self._replica.env.metadata.broker_epoch(replica_id):
+            if UNKNOWN_EPOCH != replica_epoch < replica.env.metadata.broker_epoch(replica_id):
                 raise NotLeaderOrFollowerError(f"{self._tp}: a fetch of an earlier {replica_id}")
         return role, log
 
@@ -276,7 +280,7 @@ class LeaderSide:
         None if it must end. It ends as well if this raises as ``fetch``.
         """
         role, log = self._readable(part, replica_id, UNKNOWN_EPOCH)
-        seen = log.snapshot
+        seen = log.core.snapshot
         if replica_id >= 0:
             limit = seen.log_end_offset
         elif isolation is READ_COMMITTED:

@@ -98,7 +98,7 @@ class IncrementalFetch(FetchContext):
         self._now_ms = now_ms
         # The preferred replica may change without a change of the partition.
         self._may_idle = not (may_redirect and session.replica_id == CONSUMER and request.rack_id)
-        self._found: dict[CachedPartition, PartitionRead] = {}
+        self._found: dict[CachedPartition, Look] = {}
 
     @property
     def keys(self) -> Sequence[Hashable]:
@@ -126,9 +126,9 @@ class IncrementalFetch(FetchContext):
         with session.lock:
             if self.is_over:
                 return
-            for (_, _, cached), read in zip(looks, reads, strict=True):
+            for (part, _, cached), read in zip(looks, reads, strict=True):
                 assert cached is not None
-                found[cached] = read
+                found[cached] = Look(part, read, cached)
                 if cached.would_repeat(read.response) and self._is_at_the_end(cached, read):
                     session.deactivate(cached, read)
             # All resting partitions were fetched, too, at the time before these reads.
@@ -152,10 +152,12 @@ class IncrementalFetch(FetchContext):
             if self.is_over:
                 return []
             session.waits = True  # first, so that changes from now on wake us
-            active = session.due()
-            for cached in active:
-                cached.watch(found.get(cached))
-            return [Look(cached.part, found.get(cached), cached) for cached in active]
+            looks = []
+            for cached in session.due():
+                look = found.get(cached) or Look(cached.part, None, cached)
+                cached.watch(look.read)
+                looks.append(look)
+            return looks
 
     def answer(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> FetchResponse:
         session = self._session

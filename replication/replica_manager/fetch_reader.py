@@ -68,12 +68,12 @@ class PartitionRead:
         partition, log = self.partition, self.log
         if partition is None or log is None:
             return False
-        response = self.response
+        response, now = self.response, log.core.snapshot
         return (
-            log.log_end_offset == self.log_end
-            and log.high_watermark == response.high_watermark
-            and log.log_start_offset == response.log_start_offset
-            and partition.leader_epoch == self.leader_epoch
+            now.log_end_offset == self.log_end
+            and now.high_watermark == response.high_watermark
+            and now.log_start_offset == response.log_start_offset
+            and partition.role.leader_epoch == self.leader_epoch
             and partition.log is log
         )
 
@@ -126,15 +126,17 @@ class FetchReader:
         return Reads(reads, total, is_final, unknown, tuple(moved))
 
     def read_again(
-        self, request: FetchRequest, earlier: Iterable[tuple[FetchPartition, PartitionRead | None]]
+        self,
+        request: FetchRequest,
+        looks: Iterable[tuple[FetchPartition, PartitionRead | None, object]],
     ) -> list[PartitionRead]:
-        """The answer after a wait: ``earlier`` results that still hold, and new reads for the rest.
+        """The answer after a wait: earlier results that still hold, and new reads for the rest.
 
         The follower's progress is not noted again (R-94).
         """
         left, total = request.max_bytes, 0
         reads = []
-        for part, read in earlier:
+        for part, read, _ in looks:
             if read is None or read.size > left or not read.is_current():
                 read = self._read(request, part, left, not total, update_follower=False)
             reads.append(read)
@@ -151,7 +153,8 @@ class FetchReader:
         *,
         update_follower: bool,
     ) -> PartitionRead:
-        part = self._resolved(part)
+        if part.tp.topic.startswith(UNRESOLVED):
+            part = self._resolved(part)
         tp, replica_id = part.tp, request.replica_id
         try:
             partition = self._partitions.find(tp)
@@ -162,9 +165,9 @@ class FetchReader:
                         part
                     )  # a deposed leader would name outdated replicas
                     return PartitionRead(_redirect(partition, part, preferred))
-            if self._is_throttled(partition, replica_id):
+            if self._quota.lists_any and self._is_throttled(partition, replica_id):
                 max_bytes, minimum_one = 0, False
-            log, epoch = partition.log, partition.leader_epoch
+            log, epoch = partition.log, partition.role.leader_epoch
             found = partition.leader.fetch(
                 part,
                 replica_id=replica_id,
@@ -184,7 +187,7 @@ class FetchReader:
                 tp, code, current_leader=leader, topic_id=part.topic_id
             )
             return PartitionRead(refusal)
-        if replica_id >= 0:
+        if replica_id >= 0 and self._quota.lists_any:
             self._quota.record(tp, len(found.records))
         response = FetchPartitionResponse(
             tp,
@@ -225,7 +228,7 @@ class FetchReader:
         except Exception as error:
             answer_code(part.tp, error)
             return None
-        if self._is_throttled(partition, request.replica_id):
+        if self._quota.lists_any and self._is_throttled(partition, request.replica_id):
             return 0  # any number, since it would only fetch again
         return available
 

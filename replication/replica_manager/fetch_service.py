@@ -73,7 +73,9 @@ class FetchService:
                 self._waiting.on_log_start(look.part.tp)
 
     def _count_reads(self, request: FetchRequest, reads: list[PartitionRead]) -> None:
-        size = sum([read.size for read in reads])
+        size = 0
+        for read in reads:
+            size += read.size
         if size:
             stats = self._stats
             with stats.lock:
@@ -106,12 +108,14 @@ class DelayedFetch(DelayedOperation):
         self._reader = reader
         self._respond = respond
         self._stats = stats
+        self._looks: Sequence[Look] | None = None  # those that found enough
 
     def try_complete(self) -> bool:
         if self._context.is_over:
             return self.force_complete()
         request, total = self._request, 0
-        for part, read, _ in self._context.looks():
+        looks = self._context.looks()
+        for part, read, _ in looks:
             if read is not None and read.is_current():
                 total += read.size
                 continue
@@ -121,12 +125,16 @@ class DelayedFetch(DelayedOperation):
             if available is None:
                 return self.force_complete()
             total += available
-        return total >= request.min_bytes and self.force_complete()
+        if total < request.min_bytes:
+            return False
+        self._looks = looks
+        return self.force_complete()
 
     def on_complete(self) -> None:
-        looks = self._context.looks()
-        earlier = ((look.part, look.read) for look in looks)
-        self._respond(looks, self._reader.read_again(self._request, earlier))
+        looks = self._looks
+        if looks is None:
+            looks = self._context.looks()
+        self._respond(looks, self._reader.read_again(self._request, looks))
 
     def on_expiration(self) -> None:
         with self._stats.lock:

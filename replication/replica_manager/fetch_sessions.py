@@ -43,13 +43,13 @@ MIN_EVICTION_MS = 120_000
 MAX_PARTITIONS = 200_000
 """The most partitions of a session. A larger request is answered without a session."""
 
-Key = tuple[uuid.UUID | str, int]
+Key = tuple[int | str, int]
 """With the topic id, because a topic that was created again has other partitions, and because one
 that is named by its id may get its name while the session lasts."""
 
 
 def _key(tp: TopicPartition, topic_id: uuid.UUID | None) -> Key:
-    return topic_id or tp.topic, tp.partition
+    return tp.topic if topic_id is None else topic_id.int, tp.partition
 
 
 class CachedPartition:
@@ -64,12 +64,14 @@ class CachedPartition:
         "_sent",
         "_session",
         "_watches_role",
+        "is_forgotten",
         "key",
         "part",
     )
 
     def __init__(self, session: FetchSession, part: FetchPartition) -> None:
         self.part, self.key = part, _key(part.tp, part.topic_id)
+        self.is_forgotten = False  # not in the session any more
         self._session = session
         self._sent: tuple[int, int, int] | None = None  # high watermark, stable offset, log start
         self._partition: Partition | None = None  # the last read
@@ -91,8 +93,11 @@ class CachedPartition:
         session.stir()
 
     def _log_changed(self) -> None:
-        self._log = None
-        self.wake()
+        self._log, session = None, self._session
+        session.active[self] = None  # as ``wake``: this is called at each append
+        if session.waits:
+            session.waits = False
+            session.stirred.append(session)
 
     def _role_changed(self) -> None:
         self._watches_role = False
@@ -155,16 +160,15 @@ class CachedPartition:
             and response.error_code is ErrorCode.NONE
             and response.diverging_epoch is None
             and response.preferred_read_replica < 0
-            and self._sent == _watermarks(response)
+            and self._sent
+            == (response.high_watermark, response.last_stable_offset, response.log_start_offset)
         )
 
     def note_answer(self, response: FetchPartitionResponse) -> None:
-        ends = response.error_code is ErrorCode.NONE and response.diverging_epoch is None
-        self._sent = _watermarks(response) if ends else None
-
-
-def _watermarks(response: FetchPartitionResponse) -> tuple[int, int, int]:
-    return response.high_watermark, response.last_stable_offset, response.log_start_offset
+        self._sent = None
+        if response.error_code is ErrorCode.NONE and response.diverging_epoch is None:
+            start = response.log_start_offset
+            self._sent = response.high_watermark, response.last_stable_offset, start
 
 
 class Look(NamedTuple):
@@ -232,6 +236,7 @@ class FetchSession:
         for tp, topic_id in request.forgotten:
             gone = partitions.pop(_key(tp, topic_id), None)
             if gone is not None:
+                gone.is_forgotten = True
                 gone.release()
                 active.pop(gone, None)
         manner = _manner(request)
@@ -243,10 +248,10 @@ class FetchSession:
         """The partitions to read now. The lock is held."""
         due = []
         for cached in list(self.active):
-            if self.partitions.get(cached.key) is cached:
-                due.append(cached)
-            else:  # a notification came while it was being forgotten
+            if cached.is_forgotten:  # a notification came meanwhile
                 del self.active[cached]
+            else:
+                due.append(cached)
         return due
 
     def deactivate(self, cached: CachedPartition, read: PartitionRead) -> None:
@@ -265,6 +270,7 @@ class FetchSession:
             self.closed = True
             self.stir()
             for cached in self.partitions.values():
+                cached.is_forgotten = True
                 cached.release()
             self.partitions.clear()
             self.active.clear()

@@ -89,7 +89,7 @@ class WaitingRequests:
     ) -> None:
         """Answer now if possible, else at an event or the deadline."""
         if not purgatory.try_complete_else_watch(operation, keys):
-            self._arm(purgatory)
+            self._arm(operation.expiry_ms)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -142,8 +142,8 @@ class WaitingRequests:
 
     # -- deadlines -----------------------------------------------------------------------------
 
-    def _arm(self, purgatory: AnyPurgatory) -> None:
-        due = purgatory.deadlines.next_deadline_ms()
+    def _arm(self, due: int | None) -> None:
+        """Have the timer set for a deadline; None if there is none (any more)."""
         if due is None or (self._armed is not None and self._armed_ms <= due):
             return
         with self._lock:
@@ -164,7 +164,7 @@ class WaitingRequests:
                 purgatory.advance(now)
             except Exception:
                 logger.exception("purgatory %s: an answer failed", purgatory.name)
-            self._arm(purgatory)
+            self._arm(purgatory.deadlines.next_deadline_ms())
 
     # -- end -----------------------------------------------------------------------------------
 

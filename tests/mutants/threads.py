@@ -139,7 +139,7 @@ def unstable_offset_ignored(patch: MonkeyPatch) -> None:
     """Committed readers are sent to the watermark, whatever is open."""
 
     def mutant(self: LogState) -> None:
-        self._first_unstable = -1
+        self.first_unstable = -1
 
     patch.setattr(LogState, "refresh_unstable_locked", mutant)
 

@@ -77,13 +77,15 @@ RECOVERY = (
 
 
 def checksums(rng: random.Random) -> None:
-    data = rng.randbytes(rng.choice((0, 1, 7, 63, 191, 192, 193, 3100, 9000)) + rng.randrange(4))
+    data = rng.randbytes(
+        rng.choice((0, 1, 7, 63, 191, 192, 193, 254, 511, 575, 3100, 9000)) + rng.randrange(4)
+    )
     value = rng.getrandbits(32)
     buffer = buffer_of(rng, data)
     wanted = reference.crc32c(data, value)
     assert _scan.crc32c(buffer, value) == wanted
     assert _scan.crc32(buffer, value) == zlib.crc32(data, value)
-    for variant in (0, 1):
+    for variant in (0, 1, 2):
         assert _scan.crc32c_variant(variant, buffer, value) in (None, wanted)
     outcome(lambda: _scan.crc32c(buffer, number(rng)))
 

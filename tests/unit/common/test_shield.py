@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import _thread
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from logstore.common import shield
 from logstore.common.shield import run_shielded, shield_needed, shielded, unshielded
 from tests.interrupts.points import Interruption, interrupted, places
 from tests.support.until import patience, until
@@ -26,6 +28,10 @@ def raises() -> None:
     raise Interruption
 
 
+def raises_nothing() -> None:
+    pass
+
+
 def interrupt() -> None:
     """Of the process, the kernel would choose the thread; the main one might overlook it."""
     main = threading.main_thread().ident
@@ -41,6 +47,33 @@ def test_it_returns_the_result_and_raises_the_error() -> None:
 
 def test_it_runs_on_another_thread_than_the_main_one() -> None:
     assert run_shielded(threading.get_ident) != threading.get_ident()
+
+
+def test_a_thread_serves_one_call_after_the_other() -> None:
+    assert len({run_shielded(threading.get_ident) for _ in range(3)}) == 1
+
+
+def test_a_call_of_a_handler_does_not_wait_for_the_one_that_it_interrupts(
+    handler: Callable[[Callable[[], None]], None],
+) -> None:
+    done = threading.Event()
+    handler(lambda: run_shielded(done.set))
+
+    def work() -> bool:
+        interrupt()
+        return done.wait(patience())
+
+    assert run_shielded(work)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_has_a_thread_of_its_own() -> None:
+    run_shielded(raises_nothing)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        os._exit(run_shielded(lambda: 7))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_another_thread_runs_it_itself() -> None:
@@ -134,6 +167,7 @@ def test_where_no_thread_can_be_had_the_caller_does_it(monkeypatch: pytest.Monke
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    monkeypatch.setattr(shield, "_idle", None)
     assert run_shielded(threading.get_ident) == threading.get_ident()
 
 

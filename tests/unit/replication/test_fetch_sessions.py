@@ -303,7 +303,7 @@ class TestNews:
         self.cause(host, event)
         reads = host.manager.fetches._reader
         request = FetchRequest((), replica, EPOCH + replica if replica >= 0 else -1)
-        (now,) = reads.read_again(request, [(wanted(A)[A], None)])
+        (now,) = reads.read_again(request, [(wanted(A)[A], None, None)])
         member.fetch(wanted(A, B))
         assert member.view[A] == now.response._replace(records=b"")
 
@@ -692,7 +692,7 @@ class TestSecondLife:
         asked = {A: wanted(A)[A]._replace(topic_id=other)}
         (told,) = member.fetch(asked).partitions
         assert (told.error_code, told.topic_id) == (ErrorCode.NONE, other)
-        assert set(only_session(host).partitions) == {(other, A.partition)}
+        assert set(only_session(host).partitions) == {(other.int, A.partition)}
 
     def test_a_topic_that_is_named_once_the_broker_knows_it_is_the_same(self) -> None:
         """A request names topics by id, and the name is looked up for each: were it another
