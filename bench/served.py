@@ -12,11 +12,12 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from replication.apis import KafkaApis
 from replication.apis.produce_fast_path import ProduceFastPath
-from replication.network import Answer, ConnectionInfo, Listener, ReceivedRequest, Respond, Send
+from replication.network import Answer, ConnectionInfo, Listener, ReceivedRequest, Respond
 from replication.network.processor import Channel, Processor
 from replication.protocol import ApiKey
 from replication.server.serving import serve
@@ -34,10 +35,10 @@ def note_times(times: list[int]) -> None:
 
         handle(self, received, answered)
 
-    def taken(self: Processor, channel: Channel, count: int, now_ns: int) -> bool:
+    def taken(self: Processor, channel: Channel, frame: memoryview, now_ns: int) -> bool:
         nonlocal received_ns
         received_ns = now_ns
-        return take(self, channel, count, now_ns)
+        return take(self, channel, frame, now_ns)
 
     def fast(
         self: ProduceFastPath,
@@ -45,7 +46,7 @@ def note_times(times: list[int]) -> None:
         version: int,
         correlation_id: int,
         connection: ConnectionInfo,
-    ) -> bytes | Send | None:
+    ) -> bytes | Callable[[Respond], None] | None:
         found = answer(self, frame, version, correlation_id, connection)
         if found is not None:
             times.append(time.monotonic_ns() - received_ns)

@@ -9,7 +9,9 @@ answers with the same bytes (W-238). What the log refuses is answered by its mes
 from __future__ import annotations
 
 import functools
-from collections.abc import Sized
+import uuid
+from collections.abc import Callable, Sized
+from functools import partial
 from struct import Struct, error
 
 from checkpoints.types import TopicPartition
@@ -20,7 +22,7 @@ from replication.apis.produce import LEAST_SIZE, MAGIC, ProduceApi, front_of
 from replication.broker.broker import Broker, BrokerState
 from replication.common.internal_topics import INTERNAL_TOPICS
 from replication.common.messages import ProducePartitionResponse, ProduceResponse
-from replication.network import ConnectionInfo, Send
+from replication.network import ConnectionInfo, Respond, Send
 from replication.protocol import (
     ZERO_UUID,
     ApiKey,
@@ -28,35 +30,42 @@ from replication.protocol import (
     response_encoder,
     response_header,
 )
+from replication.wire.produce import FIRST_WITH_IDS
 
-FIRST_VERSION, LAST_VERSION = 9, 12
-"""Those with variable-length numbers that name topics."""
+FIRST_VERSION, LAST_VERSION = 9, 13
+"""Those with variable-length numbers. The last one has ids of topics in the place of names."""
 
-ACKS = 1
 _CLIENT_AT, _CLIENT_END = (
     12,
     14,
 )  # the length of the client id, behind size, key, version and correlation id
-_FRONT = Struct(">BBhiBB")  # tags, no transactional id, acks, timeout, one topic, its name's length
+_FRONT = Struct(">BBhiBB")  # tags, no transactional id, acks, timeout, one topic, its first byte
 _PARTITION = Struct(">BiB")  # one partition, its index, the first byte of the records' length
+_ID_SIZE = 16
 _NO_TAGS = b"\0\0\0"  # of partition, topic and request
 _NOTHING_MORE = (1, 0, 0, 0, 0, 0)  # no record errors, message, tags twice, throttle, tags
 _ONE = 2  # a length is one more than there is
+_ACKS = (1, -1)
 _LONG, _TWO = 0x7F, 0x3FFF  # the largest number of one byte, and of two
-_SHAPE = (0, 0, ACKS, _ONE, _ONE)
+_SHAPE = (0, 0, _ONE, _ONE)
 _RUNNING = BrokerState.RUNNING  # bound once: looking it up takes 0.2 µs on Python 3.11
 
 
 @functools.cache
-def _answer_of(name_size: int) -> Struct:
+def _answer_of(topic_size: int) -> Struct:
     """The layout of an answer without an error: size, correlation id, tags; the topic; of the
     partition its index, no error, three numbers, no record errors, no message; throttle time."""
-    return Struct(f">iiBBB{name_size}sBihqqqBBBBiB")
+    return Struct(f">iiBB{topic_size}sBihqqqBBBBiB")
 
 
-def one_batch_of(frame: memoryview) -> tuple[bytes, TopicPartition, bytes] | None:
-    """The topic's name in UTF-8, the partition, and a copy of the batch, of a request in one of the
-    versions. None if it has another shape, or is malformed."""
+@functools.lru_cache(1024)
+def _topic_id(data: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=data)
+
+
+def one_batch_of(frame: memoryview, version: int) -> tuple[bytes, int, bytes, int, int] | None:
+    """The topic as it is written, its length in front of a name; the partition's index; a copy of
+    the batch; acks and timeout. None if the request has another shape, or is malformed."""
     end = len(frame) - len(_NO_TAGS)
     try:
         client_size = int.from_bytes(frame[_CLIENT_AT:_CLIENT_END], signed=True)
@@ -66,14 +75,13 @@ def one_batch_of(frame: memoryview) -> tuple[bytes, TopicPartition, bytes] | Non
             str(frame[_CLIENT_END:at], "utf-8")
         elif client_size < -1:
             return None
-        tags, no_id, acks, _, topics, name_size = _FRONT.unpack_from(frame, at)
-        name_at = at + _FRONT.size
-        at = name_at + name_size - 1
+        tags, no_id, acks, timeout_ms, topics, name_size = _FRONT.unpack_from(frame, at)
+        topic_at = at + _FRONT.size - 1
+        at = topic_at + (_ID_SIZE if version >= FIRST_WITH_IDS else name_size)
         partitions, index, size = _PARTITION.unpack_from(frame, at)
-        if (tags, no_id, acks, topics, partitions) != _SHAPE or not 1 < name_size <= _LONG:
+        if (tags, no_id, topics, partitions) != _SHAPE or acks not in _ACKS:
             return None
-        name = bytes(frame[name_at:at])
-        topic = str(name, "utf-8")
+        topic = bytes(frame[topic_at:at])
         at += _PARTITION.size
         if size > _LONG:
             size = (size & _LONG) | frame[at] << 7
@@ -83,7 +91,7 @@ def one_batch_of(frame: memoryview) -> tuple[bytes, TopicPartition, bytes] | Non
                 at += 1
     except (IndexError, ValueError, error):
         return None
-    if at + size - 1 != end or frame[end:] != _NO_TAGS or topic in INTERNAL_TOPICS:
+    if at + size - 1 != end or frame[end:] != _NO_TAGS:
         return None
     records = bytes(frame[at:end])
     if len(records) < LEAST_SIZE:
@@ -91,7 +99,7 @@ def one_batch_of(frame: memoryview) -> tuple[bytes, TopicPartition, bytes] | Non
     size, magic, attributes = front_of(records)
     if size != len(records) or magic != MAGIC or attributes & TRANSACTIONAL:
         return None
-    return name, TopicPartition(topic, index), records
+    return topic, index, records, acks, timeout_ms
 
 
 class ProduceFastPath:
@@ -108,7 +116,7 @@ class ProduceFastPath:
 
     def answer(
         self, frame: memoryview, version: int, correlation_id: int, connection: ConnectionInfo
-    ) -> bytes | Send | None:
+    ) -> bytes | Callable[[Respond], None] | None:
         """Carry out the request in ``frame``. See ``FastPath``."""
         if not FIRST_VERSION <= version <= LAST_VERSION or len(frame) > INLINE_BYTES:
             return None
@@ -117,44 +125,60 @@ class ProduceFastPath:
                 return None
         if self._broker.state is not _RUNNING or not self._metadata.is_complete:
             return None
-        found = one_batch_of(frame)
+        found = one_batch_of(frame, version)
         if found is None:
             return None
-        name, tp, records = found
-        info = self._append(tp, records)
-        if not isinstance(info, AppendInfo):
-            return self._refused(version, correlation_id, connection, info)
-        layout = _answer_of(len(name))
-        return layout.pack(
-            layout.size - 4,
-            correlation_id,
-            0,
-            _ONE,
-            len(name) + 1,
-            name,
-            _ONE,
-            tp.partition,
-            0,
-            info.first_offset,
-            info.log_append_time,
-            info.log_start_offset,
-            *_NOTHING_MORE,
-        )
+        topic, index, records, acks, timeout_ms = found
+        name = self._name_of(topic, version)
+        if not name or name in INTERNAL_TOPICS:
+            return None
+        info = self._append(TopicPartition(name, index), records, acks, timeout_ms)
+        if type(info) is AppendInfo:
+            layout = _answer_of(len(topic))
+            return layout.pack(
+                layout.size - 4,
+                correlation_id,
+                0,
+                _ONE,
+                topic,
+                _ONE,
+                index,
+                0,
+                info.first_offset,
+                info.log_append_time,
+                info.log_start_offset,
+                *_NOTHING_MORE,
+            )
+        in_messages = partial(self._in_messages, version, correlation_id, connection, topic)
+        if isinstance(info, ProducePartitionResponse):
+            refusal = in_messages(ProduceResponse((info,)))
+            return lambda respond: respond(refusal)
+        await_commit = info
+        return lambda respond: await_commit(lambda response: respond(in_messages(response)))
 
-    def _refused(
+    def _name_of(self, topic: bytes, version: int) -> str | None:
+        """None if there is none, or it is not to be had here."""
+        if version >= FIRST_WITH_IDS:
+            return self._metadata.topic_name(_topic_id(topic))
+        if not 1 < len(topic) <= _LONG or topic[0] != len(topic):
+            return None
+        try:
+            return str(topic[1:], "utf-8")
+        except UnicodeDecodeError:
+            return None
+
+    def _in_messages(
         self,
         version: int,
         correlation_id: int,
         connection: ConnectionInfo,
-        refusal: ProducePartitionResponse,
+        topic: bytes,
+        response: ProduceResponse,
     ) -> Send:
-        message = self._plain.response(
-            version,
-            connection.listener.name,
-            [(refusal.tp.topic, ZERO_UUID, 1)],
-            {},
-            ProduceResponse((refusal,)),
-        )
+        """An answer by the messages of the protocol, as ``ProduceApi`` makes them."""
+        has_id, (part,) = version >= FIRST_WITH_IDS, response.partitions
+        shape = ("", _topic_id(topic), 1) if has_id else (part.tp.topic, ZERO_UUID, 1)
+        message = self._plain.response(version, connection.listener.name, [shape], {}, response)
         header = response_header(ApiKey.PRODUCE, version, correlation_id)
         body = response_encoder(ApiKey.PRODUCE, version)(message)
         return Send([header, *body], errors=error_codes(message))

@@ -305,27 +305,31 @@ class Processor:
         count = channel.transport.receive_into(window)
         now_ns = self._now_ns()
         channel.metrics.bytes_in += count or 0
-        if count and window is self._shared and self._took_fast_path(channel, count, now_ns):
+        if (
+            count
+            and window is self._shared
+            and self._took_fast_path(channel, window[:count], now_ns)
+        ):
             return
         connection.received(count or 0, now_ns // 1_000_000)
         if count == 0:
             connection.peer_ended()
-        self._next_request(channel, now_ns)
+        self._next_request(channel, now_ns, count or 0)
 
-    def _took_fast_path(self, channel: Channel, count: int, now_ns: int) -> bool:
-        """Answer what was received, if it is one whole request that a fast path takes.
+    def _took_fast_path(self, channel: Channel, frame: memoryview, now_ns: int) -> bool:
+        """Answer ``frame``, if it is a whole request with its length that a fast path takes.
 
         False if not: then nothing was done. A connection with TLS has no fast path, as its socket
         may hold bytes that nobody is told of.
         """
         connection, transport = channel.connection, channel.transport
-        if count < _HEAD.size:
+        if len(frame) < _HEAD.size:
             return False
-        size, key, version, correlation_id = _HEAD.unpack_from(self._shared)
+        size, key, version, correlation_id = _HEAD.unpack_from(frame)
         fast_path = self._rules.fast_paths.get(key)
         if (
             fast_path is None
-            or size + 4 != count
+            or size + 4 != len(frame)
             or size > connection.reader.max_size
             or not connection.info.is_logged_in
             or self._stopping
@@ -333,9 +337,10 @@ class Processor:
             or self._slow.has(key, now_ns)
         ):
             return False
-        answer = fast_path(self._shared[:count], version, correlation_id, connection.info)
+        answer = fast_path(frame, version, correlation_id, connection.info)
         if answer is None:
             return False
+        connection.reader.drop_frame()
         answered_ns = self._now_ns()
         if answered_ns - now_ns > QUICK_NS or self._slow.strikes:
             self._slow.note(key, answered_ns - now_ns, answered_ns)
@@ -352,12 +357,24 @@ class Processor:
         about = key, version, correlation_id, "", _NOTHING, connection.info, now_ns
         exchange = Exchange(self.deliver, channel, connection.begin(), ReceivedRequest(*about))
         exchange.ended_ns = exchange.answered_ns = answered_ns
-        send = answer if isinstance(answer, Send) else Send([memoryview(answer)[4:]])
-        self._take_answer(exchange, send, sent)
+        if isinstance(answer, bytes):
+            self._take_answer(exchange, Send([memoryview(answer)[4:]]), sent)
+        else:
+            answer(exchange)
         return True
 
-    def _next_request(self, channel: Channel, now_ns: int) -> bool:
+    def _next_request(self, channel: Channel, now_ns: int, refused_size: int = 0) -> bool:
+        """Begin the next request, if it is whole. No fast path takes a frame of ``refused_size``:
+        it is the one that was tried."""
         connection = channel.connection
+        if self._rules.fast_paths:
+            frame = connection.reader.whole_frame
+            if (
+                frame is not None
+                and len(frame) != refused_size
+                and self._took_fast_path(channel, frame, now_ns)
+            ):
+                return True
         request = connection.next_request(now_ns)
         if request is None:
             return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from types import FrameType
@@ -28,12 +29,15 @@ from replication.network.server import is_served
 from replication.protocol import SERVED, ApiKey, encode_request, parse_request_header
 from replication.protocol.headers import request_header
 from replication.server.serving import ServedCluster
+from replication.wire.produce import FIRST_WITH_IDS
 from tests.support.cases import differences
 from tests.support.served import batch, connect, produce, produce_request, served
 from tests.support.wire_client import LENGTH
 
 ONE = TopicPartition("one", 0)
 SMALL = TopicPartition("small", 0)  # of small messages
+IDS = {tp.topic: uuid.UUID(bytes=f"id of {tp.topic:10}".encode()) for tp in (ONE, SMALL)}
+"""In their places each broker gets its own."""
 LISTENER = Listener("PLAINTEXT", "127.0.0.1", 0)
 VERSIONS = range(FIRST_VERSION, LAST_VERSION + 1)
 
@@ -46,6 +50,8 @@ def frame(
     **fields: Any,
 ) -> bytes:
     """A whole request with its length."""
+    if version >= FIRST_WITH_IDS:
+        fields.setdefault("topic_id", IDS.get(tp.topic, uuid.UUID(int=99)))
     request = produce_request(tp, records, **{"acks": 1, **fields})
     return framed(request_header(ApiKey.PRODUCE, version, 7, client_id), request, version)
 
@@ -68,19 +74,35 @@ class Way:
         kafka.create_topic(ONE.topic, 2)
         kafka.create_topic(SMALL.topic, config={"max.message.bytes": 100})
         api = ProduceApi(broker)
+        metadata = broker.metadata
+        self._ids = {
+            each.bytes: own.bytes
+            for name, each in IDS.items()
+            if (own := metadata.topic_id(name)) is not None
+        }
         self._apis = KafkaApis(api.handlers)
         self._fast = ProduceFastPath(broker, api) if is_fast else None
         self.taken = 0
 
     def ask(self, asked: bytes) -> Outcome:
+        for each, own in self._ids.items():
+            asked = asked.replace(each, own)
+        answer, errors = self._ask(asked)
+        for each, own in self._ids.items():
+            answer = None if answer is None else answer.replace(own, each)
+        return Outcome(answer, errors)
+
+    def _ask(self, asked: bytes) -> Outcome:
         connection = ConnectionInfo(1, "host", 1, LISTENER)
         version, number = int.from_bytes(asked[6:8], signed=True), int.from_bytes(asked[8:12])
         if self._fast is not None:
             found = self._fast.answer(memoryview(asked), version, number, connection)
             if found is not None:
                 self.taken += 1
-                if isinstance(found, Send):
-                    return _outcome(found)
+                if not isinstance(found, bytes):
+                    answered: list[Answer] = []
+                    found(answered.append)
+                    return _outcome(*answered)
                 assert int.from_bytes(found[:4]) == len(found) - 4
                 return Outcome(found[4:])
         answers: list[Answer] = []
@@ -140,24 +162,30 @@ def good_frames() -> Iterator[tuple[str, bytes]]:
     """Requests that take the fast path, whatever their answers."""
     for version in VERSIONS:
         yield f"version {version}", frame(batch(b"x"), version=version)
-        yield f"version {version}, unknown", frame(batch(b"x"), TopicPartition("?", 0), version)
+        for index in (1, 2, -1):
+            yield (
+                f"version {version}, {index}",
+                frame(batch(b"x"), ONE._replace(partition=index), version),
+            )
+        yield f"version {version}, acks=all", frame(batch(b"x"), version=version, acks=-1)
+        yield f"version {version}, too large", frame(batch(bytes(200)), SMALL, version)
+    yield "an unknown topic", frame(batch(b"x"), TopicPartition("?", 0))
     for name in (None, "", "longer " * 30, "größe"):
         yield f"client id {name!r:.20}", frame(batch(b"x"), client_id=name)
     for size in (0, 1, 50, 51, 52, 60, 100, 10_000, 16_200, 16_300, 16_400, 30_000):
         yield f"{size} bytes", frame(batch(bytes(size)))
-    for index in (1, 2, -1, 2**31 - 1):
-        yield f"partition {index}", frame(batch(b"x"), TopicPartition(ONE.topic, index))
     yield "several records", frame(batch(*[b"x"] * 20))
     for codec in Compression:
         yield codec.name, frame(batch(b"x" * 50, compression=codec))
     yield "a name of 126 bytes", frame(batch(b"x"), TopicPartition("n" * 126, 0))
     yield "a name in UTF-8", frame(batch(b"x"), TopicPartition("größe", 0))
-    yield "too large", frame(batch(bytes(200)), SMALL)
     damaged = bytearray(batch(b"damaged"))
     damaged[-1] ^= 1
     yield "damaged", frame(bytes(damaged))
     yield "a first sequence", frame(FIRST)
     yield "a duplicate", frame(FIRST)
+    yield "a duplicate, acks=all", frame(FIRST, acks=-1)
+    yield "too large, acks=all", frame(batch(bytes(200)), SMALL, acks=-1)
     yield "out of order", frame(batch(b"x", base_sequence=9, **IDEMPOTENT))
     yield "a timeout", frame(batch(b"x"), timeout_ms=-1)
 
@@ -166,7 +194,7 @@ def other_frames() -> Iterator[tuple[str, bytes]]:
     """Requests that do not take it."""
     for version in range(SERVED[ApiKey.PRODUCE].first, FIRST_VERSION):
         yield f"version {version}", frame(batch(b"x"), version=version)
-    for acks in (0, -1, 2):
+    for acks in (0, 2):
         yield f"acks {acks}", frame(batch(b"x"), acks=acks)
     for name, records in {
         "null": None,
@@ -179,6 +207,7 @@ def other_frames() -> Iterator[tuple[str, bytes]]:
         yield name, frame(records)
     yield "a large one", frame(batch(bytes(INLINE_BYTES)))
     yield "a long name", frame(batch(b"x"), TopicPartition("n" * 127, 0))
+    yield "an unknown id", frame(batch(b"x"), TopicPartition("?", 0), FIRST_WITH_IDS)
     yield "an internal topic", frame(batch(b"x"), TopicPartition("__consumer_offsets", 0))
     yield (
         "a transactional batch",
@@ -204,6 +233,8 @@ def other_frames() -> Iterator[tuple[str, bytes]]:
         "an unknown tag": body[:-1] + b"\1\0\0",
         "a client id that is no text": body.replace(b"me", b"\xff\xff", 1),
         "a client id of -2": body[:8] + b"\xff\xfe" + body[12:],
+        "no name": body.replace(b"\4one", b"\0", 1),
+        "an empty name": body.replace(b"\4one", b"\1", 1),
         "a topic that is no text": body.replace(b"one", b"\xff\xff\xff", 1),
     }.items():
         yield name, LENGTH.pack(len(bad)) + bad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -34,13 +35,13 @@ def framed(body: bytes) -> bytes:
 class Both:
     """A fast path and a handler, which say who has answered."""
 
-    def __init__(self, answer: Callable[[], bytes | Send | None]) -> None:
+    def __init__(self, answer: Callable[[], bytes | Callable[[Respond], None] | None]) -> None:
         self._answer = answer
         self.taken: list[tuple[bytes, int, int]] = []
 
     def fast(
         self, frame: memoryview, version: int, correlation_id: int, connection: ConnectionInfo
-    ) -> bytes | Send | None:
+    ) -> bytes | Callable[[Respond], None] | None:
         self.taken.append((bytes(frame), version, correlation_id))
         return self._answer()
 
@@ -79,21 +80,36 @@ def test_what_it_does_not_take_goes_on() -> None:
     assert len(both.taken) == 2
 
 
-def test_pipelined_and_cut_frames_go_the_other_way_in_order() -> None:
-    both = Both(lambda: framed(b"fast"))
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_pipelined_and_cut_frames_are_answered_in_order(is_fast: bool) -> None:
+    """Each is tried once, wherever the pieces end."""
+    frames = [frame_of(bytes([n]) * n, KEY + n % 7 // 6, correlation_id=n) for n in range(60)]
+    sent = b"".join(frames)
+    both = Both(lambda: framed(b"fast") if is_fast else None)
     with serving(both.handler, fast_paths=both.paths) as server, RawClient(server) as client:
-        for size in (1, 5, 20):
-            one = frame_of(b"x" * size)
-            client.socket.sendall(one + one[: size + 3])
-            assert client.receive() == b"plain " + b"x" * size
-            client.socket.sendall(one[size + 3 :])
-            assert client.receive() == b"plain " + b"x" * size
-        client.send(b"x")
-        assert client.receive() == b"fast"
+        at = 0
+        for size in (1, 3, 4, 13, 100, 300, 301, 302, len(sent)):
+            client.socket.sendall(sent[at : at + size])
+            at += size
+        for n in range(len(frames)):
+            is_other = n % 7 == 6 or not is_fast
+            assert client.receive() == (b"plain " + bytes([n]) * n if is_other else b"fast")
+    assert [n for _, _, n in both.taken] == [n for n in range(len(frames)) if n % 7 < 6]
+    assert all(frame == frames[n] for frame, _, n in both.taken)
 
 
-def test_another_answer_is_sent_and_its_errors_counted() -> None:
-    both = Both(lambda: Send([b"wr", b"ong"], errors=(7,)))
+@pytest.mark.parametrize("is_late", [False, True])
+def test_another_answer_is_sent_and_its_errors_counted(is_late: bool) -> None:
+    """At once, or by another thread."""
+
+    def wrong(respond: Respond) -> None:
+        answer = Send([b"wr", b"ong"], errors=(7,))
+        if is_late:
+            threading.Thread(target=respond, args=(answer,)).start()
+        else:
+            respond(answer)
+
+    both = Both(lambda: wrong)
     with serving(both.handler, fast_paths=both.paths) as server, RawClient(server) as client:
         for _ in range(2):
             client.send(b"x")
