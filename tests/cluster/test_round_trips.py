@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -58,8 +59,8 @@ def test_a_round_trip_beside_partitions_that_rest() -> None:
         found = []
         for topic, count in (("one", 1), ("more", 15), ("many", 48)):
             for resting in cluster.create_topic(topic, assignment=[EVERYWHERE] * count):
-                until(lambda resting=resting: all_follow(cluster, resting), "all follow it")
-            found.append(on_a_thread(lambda: usual_calls(cluster, tp)))
+                until(partial(all_follow, cluster, resting), "all follow it")
+            found.append(on_a_thread(partial(usual_calls, cluster, tp)))
     assert max(found) - min(found) <= 2, found
     assert max(found) < 700
 

@@ -296,7 +296,7 @@ def test_a_turn_is_awaited_for_a_while_and_given_back(
 
 
 def test_a_task_in_its_turn_keeps_others_from_theirs() -> None:
-    gate, order = Gate(), []
+    gate, order = Gate(), list[str]()
 
     def first() -> None:
         gate()
