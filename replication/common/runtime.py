@@ -16,7 +16,7 @@ from typing import Protocol
 
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.forks import Ownership
+from logstore.common.forks import Ownership, free_in_child
 
 logger = get_logger(__name__)
 
@@ -83,6 +83,25 @@ class Runtime(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+_TURN = free_in_child(threading.Lock())
+TURN_S = 0.005  # then a task is not kept up by another's slow disk
+
+
+def in_turn(task: Task) -> None:
+    """Run a task while no other thread of the process runs one so, unless that takes long.
+
+    For copies of some batches on threads of their own. One thread at a time runs Python: two that
+    copy take it from each other and from the producers at each of their steps, so each comes early,
+    finds a batch or two, and comes again.
+    """
+    has_turn = _TURN.acquire(timeout=TURN_S)
+    try:
+        task()
+    finally:
+        if has_turn:
+            _TURN.release()
 
 
 _this_thread = threading.local()

@@ -29,7 +29,7 @@ from replication.common.messages import (
     Response,
 )
 from replication.common.quota import SampledRate
-from replication.common.runtime import Cancellable, Task
+from replication.common.runtime import Cancellable, Task, in_turn
 from replication.decisions.truncation import Truncation
 from replication.fetcher.fetch_failures import (
     REACTIONS,
@@ -53,6 +53,7 @@ logger = get_logger(__name__)
 
 FETCH_MARGIN_MS = 5000
 LIGHT_BYTES = 8192  # bytes of an answer that any thread may apply
+LARGE_BYTES = 1 << 20  # of one whose bytes take most of its time, and another core helps
 
 Apply = Callable[[Response], list[TopicPartition]]
 """Applies an answer.
@@ -191,9 +192,13 @@ class Fetcher:
             self._finish_changes(unsettled)
 
         def on_reply(response: Response | None) -> None:
-            # For few bytes a change of threads costs too much; for more another core helps.
-            hand = self._actor.offer if self._is_light(response) else self._actor.post
-            hand(partial(self._run, partial(self._on_reply, request, apply, response)))
+            task = partial(self._run, partial(self._on_reply, request, apply, response))
+            size = self._copied_bytes(response)
+            if 0 < size <= LIGHT_BYTES:  # a change of threads costs more
+                self._actor.offer(task)
+            else:
+                is_copy = LIGHT_BYTES < size < LARGE_BYTES
+                self._actor.post(partial(in_turn, task) if is_copy else task)
 
         config = self._env.config
         timeout_ms = config.replica_socket_timeout_ms
@@ -205,21 +210,19 @@ class Fetcher:
             logger.exception("%s could not send", self.name)
             on_reply(None)
 
-    def _is_light(self, response: Response | None) -> bool:
-        """Whether an answer has few records that need no disk wait.
-
-        One without records is not urgent.
-        """
+    def _copied_bytes(self, response: Response | None) -> int:
+        """The bytes of records in an answer that needs no disk wait; else 0. One without records is
+        not urgent."""
         if type(response) is not FetchResponse:
-            return False
+            return 0
         size = 0
         for part in response.partitions:
             if part.records:
                 size += len(part.records)
                 state = self._states.get(part.tp)
-                if size > LIGHT_BYTES or state is None or state.partition.follower.syncs_appends:
-                    return False
-        return size > 0
+                if state is None or state.partition.follower.syncs_appends:
+                    return 0
+        return size
 
     def _on_reply(self, request: Request, apply: Apply, response: Response | None) -> None:
         moved: list[TopicPartition] = []

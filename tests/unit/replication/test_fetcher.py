@@ -32,11 +32,11 @@ from replication.common.messages import (
     Request,
     TopicResponse,
 )
-from replication.common.runtime import ThreadRuntime
+from replication.common.runtime import Task, ThreadRuntime
 from replication.common.transport import LocalNetwork, LocalTransport, OnReply
 from replication.decisions.truncation import EPOCH_RULE, FETCH_RULE, HIGH_WATERMARK_RULE
 from replication.fetcher.fetch_failures import FetcherContext
-from replication.fetcher.fetcher import Fetcher
+from replication.fetcher.fetcher import LARGE_BYTES, LIGHT_BYTES, Fetcher
 from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_state import InitialFetchState, OffsetMismatchError, Phase
 from tests.support.builders import batch, produced
@@ -215,6 +215,25 @@ class TestOrder:
             parts = stage.fetch_request().partitions
             asked.append([each.partition_max_bytes // size for each in parts])
         assert asked == [[2, 1], [4, 1], [4, 1], [4, 1], [1, 1]]
+
+    @pytest.mark.parametrize(
+        ("size", "in_turn"), [(100, 0), (LIGHT_BYTES, 1), (100_000, 1), (LARGE_BYTES, 0)]
+    )
+    def test_copies_of_some_batches_take_turns(
+        self, size: int, in_turn: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A few bytes are the work of any thread, and many that of another core."""
+        turns: list[Task] = []
+
+        def take(task: Task) -> None:
+            turns.append(task)
+            task()
+
+        monkeypatch.setattr("replication.fetcher.fetcher.in_turn", take)
+        stage = following(A)
+        stage.reply(answer(part(A, records=batch(1, epoch=1, value=bytes(size)))))
+        assert stage.follower.log(A).log_end_offset == 2
+        assert len(turns) == in_turn
 
     def test_a_limited_response_serves_all(self) -> None:
         """R-108 and R-115 together: each fetch takes one batch, yet nobody starves. The first

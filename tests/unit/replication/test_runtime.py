@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from replication.common.runtime import SPARE_TIMERS, ThreadRuntime
+from replication.common import runtime as runtime_module
+from replication.common.runtime import SPARE_TIMERS, TURN_S, ThreadRuntime, in_turn
 from tests.support.leftovers import nothing_left
 from tests.support.until import patience, until
 
@@ -270,6 +271,50 @@ def test_the_last_that_run_leave_no_heap_of_cancelled_ones(runtime: ThreadRuntim
     gate.go_on.set()
     until(lambda: ran["run"] == 10 * SPARE_TIMERS, "all that were not cancelled ran")
     assert len(runtime._heap) <= SPARE_TIMERS
+
+
+@pytest.mark.parametrize("has_turn", [True, False])
+def test_a_turn_is_awaited_for_a_while_and_given_back(
+    has_turn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    class Turn:
+        def acquire(self, *, timeout: float) -> bool:
+            seen.append(timeout)
+            return has_turn
+
+        def release(self) -> None:
+            seen.append("released")
+
+    monkeypatch.setattr(runtime_module, "_TURN", Turn())
+    in_turn(lambda: seen.append("ran"))
+    with pytest.raises(ZeroDivisionError):
+        in_turn(lambda: 1 // 0)  # type: ignore[arg-type]
+    back = ["released"] if has_turn else []
+    assert seen == [TURN_S, "ran", *back, TURN_S, *back]
+
+
+def test_a_task_in_its_turn_keeps_others_from_theirs() -> None:
+    gate, order = Gate(), list[str]()
+
+    def first() -> None:
+        gate()
+        order.append("first")
+
+    threads = [
+        threading.Thread(target=in_turn, args=[each])
+        for each in (first, lambda: order.append("second"))
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime_module, "TURN_S", patience())
+        threads[0].start()
+        assert gate.begun.wait(patience())
+        threads[1].start()
+        gate.go_on.set()
+        for thread in threads:
+            thread.join(patience())
+    assert order == ["first", "second"]
 
 
 def test_close_ends_all_threads() -> None:
