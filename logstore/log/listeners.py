@@ -25,7 +25,8 @@ class ChangeListeners(ListenerCell):
 
     def __init__(self) -> None:
         self.waiting = ()
-        self._watches: WeakSet[TruncationWatch] = WeakSet()
+        # Few logs have one, and each of a broker's thousands would be eight objects more.
+        self._watches: WeakSet[TruncationWatch] | None = None
         self._lock = make_lock(Rank.CHANGE_LISTENERS)
 
     def add(self, wake: Callable[[], object]) -> None:
@@ -53,13 +54,15 @@ class ChangeListeners(ListenerCell):
     def new_watch(self) -> TruncationWatch:
         watch = TruncationWatch()
         with self._lock:
+            if self._watches is None:
+                self._watches = WeakSet()
             self._watches.add(watch)
         return watch
 
     def note_truncation(self, offset: int) -> None:
         """Note that the log will end at ``offset``, before readers can see that."""
         with self._lock:
-            for watch in self._watches:
+            for watch in self._watches or ():
                 watch.lowest = min(watch.lowest, offset)
 
     def take_truncation(self, watch: TruncationWatch) -> int:
