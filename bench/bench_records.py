@@ -168,8 +168,8 @@ def test_append_python_records(benchmark: Any, claim: Any, disk: Path, how: str)
         SQLite=lambda: sqlite_write(disk / "sqlite", scaled(30)),
     )
     for peer, what, goal in (
-        ("aiokafka", "aiokafka's codec and a write", 3.3),
-        ("LMDB", "LMDB without a sync", 6.0),
+        ("aiokafka", "aiokafka's codec and a write", 3.5),
+        ("LMDB", "LMDB without a sync", 5.0),
     ):
         claim(
             f"Python keys and values in batches of 1,000, {how}, against {peer}",
