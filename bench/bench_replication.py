@@ -299,7 +299,11 @@ def test_topic_of_many_partitions(
         peer.create_topic("first", 1, 3)
 
         def until_there(change: Callable[[], None], replicas: int) -> float:
-            return seconds(lambda: (change(), await_replicas(disk / "kafkas", "bench", replicas)))
+            def act() -> None:
+                change()
+                await_replicas(disk / "kafkas", "bench", replicas)
+
+            return seconds(act)
 
         count = PARTITIONS
         theirs = [

@@ -78,7 +78,7 @@ def await_replicas(directory: Path, topic: str, count: int) -> None:
     it has made or renamed the first one."""
     name, deadline = re.compile(rf"{topic}-[0-9]+"), time.monotonic() + 4 * START_S
     while True:
-        logs = {each.parent for each in directory.rglob("meta.properties")}
+        logs = {each.parent for each in directory.glob("*/*/meta.properties")}
         names = (entry for each in logs for entry in os.listdir(each))
         if sum(name.fullmatch(each) is not None for each in names) == count:
             return
