@@ -8,12 +8,13 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from server_peers import three_kafkas
+from server_peers import await_replicas, three_kafkas
 from workloads import CONFIG, in_turns, rates, scaled, seconds, timed
 
 from checkpoints.types import TopicPartition
@@ -43,7 +44,7 @@ IN_FLIGHT = 64  # batches without an answer yet: 4 MB, as a few Kafka producers 
 FAILOVERS = scaled(20, 2)
 TURNS = 9
 PARTITIONS = scaled(1000, 20)
-TOPIC_PARTITIONS = 200  # a topic of 1,000 is not ready within create_topic's time
+LARGER = scaled(4, 2)  # times as many partitions: what each costs is to stay the same
 IDLE_S = scaled(5)
 
 
@@ -278,38 +279,73 @@ def test_failover(benchmark: Any, claim: Any, make: Any) -> None:
     )
 
 
-def create(cluster: Cluster) -> list[TopicPartition]:
-    counts = [
-        min(TOPIC_PARTITIONS, PARTITIONS - at) for at in range(0, PARTITIONS, TOPIC_PARTITIONS)
-    ]
-    return [
-        tp
-        for number, count in enumerate(counts)
-        for tp in cluster.create_topic(f"bench-{number}", assignment=[[0, 1, 2]] * count)
-    ]
+def create(cluster: Cluster, partitions: int = PARTITIONS) -> list[TopicPartition]:
+    return cluster.create_topic("bench", assignment=[[0, 1, 2]] * partitions)
 
 
-def test_created(benchmark: Any, claim: Any, make: Any, kafka: Any, disk: Path) -> None:
-    """Five topics of 200 partitions, each until all are led and every broker knows it."""
-    benchmark.pedantic(lambda: create(make()))
+def test_topic_of_many_partitions(
+    benchmark: Any, claim: Any, make: Any, kafka: Any, disk: Path
+) -> None:
+    """One topic is created, grown to twice as many partitions and deleted, each until every broker
+    has done it. Kafka answers sooner, so both are timed until the directories are there or gone."""
+    ours: list[float] = []
+    cluster = make()
+    benchmark.pedantic(lambda: ours.append(seconds(lambda: create(cluster))))
+    grown = 2 * PARTITIONS, [[0, 1, 2]] * PARTITIONS
+    ours.append(seconds(lambda: cluster.create_partitions("bench", grown[0], assignment=grown[1])))
+    ours.append(seconds(lambda: cluster.delete_topic("bench")))
+    cluster.close()
     with three_kafkas(disk / "kafkas") as peer:
-
-        def create_theirs() -> None:
-            for number in range(0, PARTITIONS, TOPIC_PARTITIONS):
-                peer.create_topic(f"bench-{number}", min(TOPIC_PARTITIONS, PARTITIONS - number), 3)
-
         peer.create_topic("first", 1, 3)
-        theirs = seconds(create_theirs)
-    claim(
-        "1,000 partitions of three replicas created",
-        timed(benchmark),
-        "s",
-        peer="three Kafka brokers",
-        theirs=theirs,
-        goal=1,
-        less=True,
-        note=f"topics of {TOPIC_PARTITIONS} partitions, one after the other",
+
+        def until_there(change: Callable[[], None], replicas: int) -> float:
+            def act() -> None:
+                change()
+                await_replicas(disk / "kafkas", "bench", replicas)
+
+            return seconds(act)
+
+        count = PARTITIONS
+        theirs = [
+            until_there(lambda: peer.create_topic("bench", count, 3), 3 * count),
+            until_there(lambda: peer.grow_topic("bench", 2 * count), 6 * count),
+            until_there(lambda: peer.delete_topic("bench"), 0),
+        ]
+    whats = (
+        "1,000 partitions of three replicas created, one topic",
+        "a topic grown by 1,000 partitions of three replicas",
+        "a topic of 2,000 partitions of three replicas deleted",
     )
+    for what, mine, his in zip(whats, ours, theirs, strict=True):
+        claim(what, mine, "s", peer="three Kafka brokers", theirs=his, goal=1, less=True)
+
+
+def reopen(cluster: Cluster) -> None:
+    Cluster(3, cluster.directory, log_config=CONFIG).close()
+
+
+def test_start_of_many_partitions(benchmark: Any, claim: Any, make: Any, disk: Path) -> None:
+    """A cluster is opened again, until every broker knows all topics; beside a smaller one."""
+    took = []
+    for size in (PARTITIONS, LARGER * PARTITIONS):
+        cluster = make()
+        created = seconds(partial(create, cluster, size))
+        cluster.close()
+        opened = seconds(partial(reopen, cluster))
+        took.append([each / size * 1e3 for each in (created, opened)])
+    benchmark.pedantic(lambda: None)
+    for what, (few, many) in zip(
+        ("created", "opened and closed"), zip(*took, strict=True), strict=True
+    ):
+        claim(
+            f"a partition of three replicas {what}, of {LARGER} times as many",
+            many,
+            "ms",
+            peer="of 1,000",
+            theirs=few,
+            goal=1 / 1.3,
+            less=True,
+        )
 
 
 def test_idle_and_role_change(benchmark: Any, claim: Any, make: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -57,6 +58,33 @@ class Peer:
             answer = client.ask(ApiKey.CREATE_TOPICS, CREATE_VERSION, asked)
             assert not answer.topics[0].error_code, answer
             client.await_leader(topic)
+
+    def grow_topic(self, topic: str, total: int) -> None:
+        kind = wire.CreatePartitionsRequest
+        with RawClient(self.port) as client:
+            asked = kind((kind.CreatePartitionsTopic(topic, total, None),), 30_000)
+            answer = client.ask(ApiKey.CREATE_PARTITIONS, 1, asked)
+            assert not answer.results[0].error_code, answer
+
+    def delete_topic(self, topic: str) -> None:
+        with RawClient(self.port) as client:
+            asked = wire.DeleteTopicsRequest(topic_names=(topic,), timeout_ms=30_000)
+            answer = client.ask(ApiKey.DELETE_TOPICS, 1, asked)
+            assert not answer.responses[0].error_code, answer
+
+
+def await_replicas(directory: Path, topic: str, count: int) -> None:
+    """Until the brokers below a directory have so many replicas of a topic. A Kafka answers before
+    it has made or renamed the first one."""
+    name, deadline = re.compile(rf"{topic}-[0-9]+"), time.monotonic() + 4 * START_S
+    while True:
+        logs = {each.parent for each in directory.glob("*/*/meta.properties")}
+        names = (entry for each in logs for entry in os.listdir(each))
+        if sum(name.fullmatch(each) is not None for each in names) == count:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{topic} has not {count} replicas")
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -253,7 +253,8 @@ class TestPatience:
 
     def test_as_long_as_something_happens(self) -> None:
         """A second passes at each look. What goes on for ten seconds outlives a limit of three."""
-        seconds, done = itertools.count(), []
+        seconds = itertools.count()
+        done: list[int] = []
         cluster: Any = SimpleNamespace(
             _ownership=SimpleNamespace(check=lambda: None),
             _runtime=SimpleNamespace(now_ms=lambda: next(seconds) * 1000),
