@@ -170,11 +170,9 @@ class FrameReader:
         return kept[:end] if _PREFIX < end <= len(kept) else None
 
     def drop_frame(self) -> None:
-        """Take ``whole_frame``, if there is one, as it has been dealt with."""
-        kept = self._kept
-        if kept:
-            self._kept = kept[_PREFIX + self.announced_size :] or _NOTHING
-            self._spare = None
+        """Take ``whole_frame``, as it has been dealt with."""
+        self._kept = self._kept[_PREFIX + self.announced_size :] or _NOTHING
+        self._spare = None
 
     def large_header(self) -> memoryview | None:
         """The first bytes of a frame that needs a buffer of its own; call ``begin_large`` next.

@@ -276,7 +276,8 @@ class Processor:
     def _on_event(self, channel: Channel, event: int) -> None:
         state = channel.connection.state
         if state is READING:
-            self._read(channel)
+            if self._read(channel):
+                return
             if channel.connection.state is IN_PROCESS and channel.due_ms != NEVER:
                 return  # it is looked at then, and with the answer
         elif state is SENDING:
@@ -289,34 +290,37 @@ class Processor:
             self._watch(channel, 0)  # muted late: most clients send nothing before the answer
         self._update_channel(channel)
 
-    def _read(self, channel: Channel) -> None:
-        """Receive once at most and take one request at most, so that others have their turn."""
+    def _read(self, channel: Channel) -> bool:
+        """Receive once at most and take one request at most, so that others have their turn.
+
+        True: nothing is left that epoll, the lists or the deadlines should know.
+        """
         connection = channel.connection
         reader = connection.reader
         if reader.is_inside_frame:
             if self._next_request(channel, self._now_ns()) or not connection.may_receive:
-                return
+                return False
             if reader.is_large and not connection.make_room():
-                return
+                return False
         if self._unqueued and not reader.is_large:
             connection.starve()
-            return
+            return False
         window = reader.window(self._shared)
         count = channel.transport.receive_into(window)
         now_ns = self._now_ns()
         channel.metrics.bytes_in += count or 0
-        if (
-            count
-            and window is self._shared
-            and self._took_fast_path(channel, window[:count], now_ns)
-        ):
-            return
+        is_fresh = count and window is self._shared
+        if is_fresh and self._took_fast_path(channel, window[:count], now_ns):
+            return connection.state is READING and channel.interest == _READ
         connection.received(count or 0, now_ns // 1_000_000)
         if count == 0:
             connection.peer_ended()
         self._next_request(channel, now_ns, count or 0)
+        return False
 
-    def _took_fast_path(self, channel: Channel, frame: memoryview, now_ns: int) -> bool:
+    def _took_fast_path(
+        self, channel: Channel, frame: memoryview, now_ns: int, *, is_kept: bool = False
+    ) -> bool:
         """Answer ``frame``, if it is a whole request with its length that a fast path takes.
 
         False if not: then nothing was done. A connection with TLS has no fast path, as its socket
@@ -340,7 +344,8 @@ class Processor:
         answer = fast_path(frame, version, correlation_id, connection.info)
         if answer is None:
             return False
-        connection.reader.drop_frame()
+        if is_kept:
+            connection.reader.drop_frame()
         answered_ns = self._now_ns()
         if answered_ns - now_ns > QUICK_NS or self._slow.strikes:
             self._slow.note(key, answered_ns - now_ns, answered_ns)
@@ -372,7 +377,7 @@ class Processor:
             if (
                 frame is not None
                 and len(frame) != refused_size
-                and self._took_fast_path(channel, frame, now_ns)
+                and self._took_fast_path(channel, frame, now_ns, is_kept=True)
             ):
                 return True
         request = connection.next_request(now_ns)
@@ -476,14 +481,11 @@ class Processor:
             channel.is_ready = True
             self._ready.append(channel)
 
-    def _now_ms(self) -> int:
-        return self._now_ns() // 1_000_000
-
     # ----------------------------------------------------------------------------- all of them
 
     def _expire(self) -> float | None:
         """Do what is due. Returns for how many seconds the next poll may wait."""
-        deadlines, now_ms = self._deadlines, self._now_ms()
+        deadlines, now_ms = self._deadlines, self._now_ns() // 1_000_000
         while deadlines and deadlines[0][0] <= now_ms:
             due_ms, _, channel = heapq.heappop(deadlines)
             if due_ms == channel.due_ms:

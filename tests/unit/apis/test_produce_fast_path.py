@@ -331,7 +331,7 @@ def test_few_calls_whatever_the_broker_has(counted: tuple[ServedCluster, Counted
     """Partitions and connections 1, 4 and 16 times as many (W-237)."""
     kafka, count = counted
     first = calls(kafka, count)
-    assert first < 75
+    assert first < 55
     with ExitStack() as stack:
         for times in (4, 16):
             kafka.create_topic(f"more-{times}", times * 4)
