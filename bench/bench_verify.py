@@ -37,6 +37,7 @@ PACKED_SIZE = scaled(16 << 20)
 RANGES = CompareSpec(0, 2**62, 65_536)
 GOAL = {1: 0.5, 10: 1.25, 100: 1.25, 1000: 1.25}
 DEEP_GOAL = 0.5
+CODEC_GOAL = {"gzip": 0.5, "snappy": 0.5, "lz4": 0.5, "zstd": 1.0}
 LEVELS = {
     "batch level": {},
     "batch level with ranges": {"ranges": True},
@@ -80,7 +81,7 @@ def test_verify_one_segment(
         claim(what, ours, "GB/s", limit=DEEP_GOAL if level == "deep" else GOAL[records])
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", CODEC_GOAL)
 @pytest.mark.parametrize("records", [100, 1000])
 def test_verify_compressed(
     benchmark: Any, claim: Any, disk: Path, codec: str, records: int
@@ -103,6 +104,6 @@ def test_verify_compressed(
         f"verification on one thread, deep, {codec}, {records:,} records a batch",
         rates(unpacked / 1e9, took["ours"]),
         "GB/s unpacked",
-        limit=DEEP_GOAL,
+        limit=CODEC_GOAL[codec],
         note=f"{unpacked / PACKED_SIZE:.1f} times smaller on disk",
     )

@@ -4,6 +4,7 @@
     python bench/figures.py --lane log           one of them; --lane may be given again
     python bench/figures.py --quick --lane log   small sizes: does it work? Nothing to publish
     python bench/figures.py --tables             only the pages, from the files that there are
+    python bench/figures.py --compare HEAD~20    the claims that there are, beside those of then
 
 A lane is some benchmarks, run alone. It leaves ``results/LANE.json``: its claims, and the commit,
 the machine, its load and the time. ``RESULTS.md`` is made of these files and of
@@ -263,6 +264,37 @@ def measure(name: str, quick: bool, loaded: bool) -> bool:
     return True
 
 
+# -- before and after -----------------------------------------------------------------------------
+
+
+def comparison(name: str, commit: str) -> str:
+    """The claims of a lane as its file has them, beside those that ``commit`` had; above 1x is
+    better now."""
+    path = BENCH / "results" / f"{name}.json"
+    now = json.loads(path.read_text())
+    then = json.loads(git("show", f"{commit}:{path.relative_to(ROOT)}"))
+    before = {claim["what"]: claim for claim in then["claims"]}
+    rows = [
+        [
+            claim["what"],
+            f"{number(was['ours'])} {was['unit']}",
+            f"{number(claim['ours'])} {claim['unit']}",
+            f"{number(gain(was, claim))}x",
+            f"{number(was['ratio'])}x, {number(claim['ratio'])}x",
+        ]
+        for claim in now["claims"]
+        if (was := before.get(claim["what"])) is not None and was["unit"] == claim["unit"]
+    ]
+    head = f"{LANES[name].title}: {then['commit'][:10]} and {now['commit'][:10]}"
+    return f"{head}\n\n{table('what, before, now, better, ratios', rows)}\n"
+
+
+def gain(was: dict[str, Any], now: dict[str, Any]) -> float:
+    """How many times as good it is now."""
+    pair = (was["ours"], now["ours"]) if now["less"] else (now["ours"], was["ours"])
+    return times_as_good(*pair)
+
+
 # -- the pages ------------------------------------------------------------------------------------
 
 
@@ -398,7 +430,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, one run of each")
     parser.add_argument("--loaded", action="store_true", help="even if the machine is busy")
     parser.add_argument("--tables", action="store_true", help="measure nothing")
+    parser.add_argument("--compare", metavar="COMMIT", help="measure nothing; beside its files")
     args = parser.parse_args()
+    if args.compare:
+        for name in args.lane or measured():
+            print(comparison(name, args.compare))
+        return
     names = [] if args.tables else args.lane or list(LANES)
     before = measured()
     for name in names:

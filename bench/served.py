@@ -12,16 +12,20 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from replication.apis import KafkaApis
-from replication.network import Answer, Listener, ReceivedRequest, Respond
+from replication.apis.produce_fast_path import ProduceFastPath
+from replication.network import Answer, ConnectionInfo, Listener, ReceivedRequest, Respond
+from replication.network.processor import Channel, Processor
 from replication.protocol import ApiKey
 from replication.server.serving import serve
 
 
 def note_times(times: list[int]) -> None:
-    handle = KafkaApis.handle
+    handle, answer, take = KafkaApis.handle, ProduceFastPath.answer, Processor._took_fast_path
+    received_ns = 0  # of the one client
 
     def measured(self: KafkaApis, received: ReceivedRequest, respond: Respond) -> None:
         def answered(answer: Answer) -> None:
@@ -31,7 +35,26 @@ def note_times(times: list[int]) -> None:
 
         handle(self, received, answered)
 
+    def taken(self: Processor, channel: Channel, frame: memoryview, now_ns: int) -> bool:
+        nonlocal received_ns
+        received_ns = now_ns
+        return take(self, channel, frame, now_ns)
+
+    def fast(
+        self: ProduceFastPath,
+        frame: memoryview,
+        version: int,
+        correlation_id: int,
+        connection: ConnectionInfo,
+    ) -> bytes | Callable[[Respond], None] | None:
+        found = answer(self, frame, version, correlation_id, connection)
+        if found is not None:
+            times.append(time.monotonic_ns() - received_ns)
+        return found
+
     KafkaApis.handle = measured  # type: ignore[method-assign]
+    Processor._took_fast_path = taken  # type: ignore[method-assign]
+    ProduceFastPath.answer = fast  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -119,7 +119,7 @@ def three_kafkas(directory: Path) -> Iterator[Peer]:
     """Three real brokers of one cluster; the first of them is the controller and stands for all."""
     import kafka_cluster  # of tests/interop
 
-    with kafka_cluster._running(directory) as nodes:
+    with kafka_cluster.running(directory) as nodes:
         yield Peer("Kafka", int(nodes[0].bootstrap.rpartition(":")[2]), nodes[0].pid)
 
 

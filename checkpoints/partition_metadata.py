@@ -16,6 +16,7 @@ import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from checkpoints.checkpoint_file import MAX_I32, CheckpointFile, parse_number
 
@@ -49,6 +50,7 @@ def topic_id_to_text(topic_id: uuid.UUID) -> str:
     return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii")[:_ID_TEXT_LENGTH]
 
 
+@lru_cache(256)  # all partitions of a topic have the same
 def topic_id_from_text(text: str) -> uuid.UUID:
     """The id of ``text``.
 

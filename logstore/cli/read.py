@@ -126,3 +126,4 @@ def _records(
             return
         terminal.flush()
         time.sleep(POLL_SECONDS)
+        readers[0].beside.read()  # of all of them

@@ -56,8 +56,10 @@ def _plain(rank: Rank) -> Lock:
 _factory: LockFactory = _plain
 
 
-def make_lock(rank: Rank) -> Lock:
-    """A lock that is not reentrant."""
+def make_lock(rank: Rank, plain: Callable[[], Lock] | None = None) -> Lock:
+    """A lock that is not reentrant. ``plain`` makes it in place of ``threading.Lock``."""
+    if plain is not None and _factory is _plain:
+        return free_in_child(plain())
     return _factory(rank)
 
 

@@ -87,16 +87,16 @@ def list_partitions(
     return sorted(layouts, key=lambda layout: (layout.topic, layout.partition, layout.broker))
 
 
-def list_partition(directory: str, note: Note = logger.warning) -> PartitionLayout:
+def list_partition(directory: str, beside: LogDirFiles) -> PartitionLayout:
     """The log in the directory of one partition, a path or a URI. No segment is opened.
 
-    ``note`` is called for a checkpoint beside it that is malformed, and so counts as missing.
-
+    Args:
+        beside: the files of its log directory, which all partitions there share.
     Raises:
         NotALogDirectoryError: it is none, by its name.
         ResourceBusyError, OSError: as ``list_partitions``.
     """
-    return _Lister(directory, None, "", set(), note).one_partition()[0]
+    return _Lister(directory, None, "", set()).one_partition(beside)[0]
 
 
 def _named_apart(layouts: list[PartitionLayout]) -> list[PartitionLayout]:
@@ -133,7 +133,6 @@ class _Lister:
     broker: str
     brokers: set[str]
     """The brokers whose directories were listed, by id and path."""
-    note: Note = logger.warning
     storage: Storage = field(init=False)
     _local: str = field(init=False)
 
@@ -169,7 +168,7 @@ class _Lister:
         except (FileNotFoundError, NotADirectoryError):
             return b""
 
-    def one_partition(self) -> list[PartitionLayout]:
+    def one_partition(self, beside: LogDirFiles | None = None) -> list[PartitionLayout]:
         name = last_component(self.path)
         try:
             parsed = filenames.parse_partition_dir(name)
@@ -177,8 +176,9 @@ class _Lister:
             raise NotALogDirectoryError(self.path, f"it holds segments, but {error}") from None
         if parsed.suffix:
             raise NotALogDirectoryError(self.path, f"a {parsed.suffix} directory is no live log")
-        beside = _LogDirFiles(_parent(self.path), self.note)
-        beside.read()
+        if beside is None:
+            beside = LogDirFiles(_parent(self.path))
+            beside.read()
         self.brokers.update((beside.broker, beside.uri))
         if not self._has(beside) or not self._wants(parsed.topic_partition, True):
             return []
@@ -189,7 +189,7 @@ class _Lister:
         if not here and not any(_belongs_to_log_dir(entry) for entry in entries):
             names = ", ".join(entry.name for entry in entries[:3]) or "nothing"
             raise NotALogDirectoryError(self.path, f"it holds {names}")
-        files = _LogDirFiles(self.path, self.note)
+        files = LogDirFiles(self.path)
         files.read()
         self.brokers.update((files.broker, files.uri))
         if not self._has(files):
@@ -213,7 +213,7 @@ class _Lister:
                 here[entry.name] = parsed.topic_partition
         return here
 
-    def _listed(self, files: _LogDirFiles, name: str, tp: TopicPartition) -> PartitionLayout | None:
+    def _listed(self, files: LogDirFiles, name: str, tp: TopicPartition) -> PartitionLayout | None:
         uri = join_uri(self.path, name)
         try:
             return self._settled(uri, tp, files)
@@ -221,7 +221,7 @@ class _Lister:
             logger.warning("%s: deleted while it was listed", shown(uri))
             return None
 
-    def _settled(self, uri: str, tp: TopicPartition, files: _LogDirFiles) -> PartitionLayout:
+    def _settled(self, uri: str, tp: TopicPartition, files: LogDirFiles) -> PartitionLayout:
         local = open_storage(uri)[1]
 
         def list_files() -> PartitionLayout:
@@ -239,7 +239,7 @@ class _Lister:
     def _wants(self, tp: TopicPartition, own_path: bool) -> bool:
         return self.wanted is None or self.wanted(tp.topic, tp.partition, own_path)
 
-    def _has(self, files: _LogDirFiles) -> bool:
+    def _has(self, files: LogDirFiles) -> bool:
         return self.broker in ("", files.broker, files.uri, files.uri.rstrip("/"))
 
 
@@ -258,17 +258,20 @@ def _holds_segments(path: str, entries: Sequence[FileInfo]) -> bool:
 
 
 @dataclass(slots=True)
-class _LogDirFiles:
-    """The files of a log directory: its broker, and the log starts and high watermarks."""
+class LogDirFiles:
+    """The files of a log directory: its broker, and the log starts and high watermarks.
+
+    ``note`` is called for a checkpoint that is malformed, and so counts as missing (S-55).
+    """
 
     uri: str
-    note: Note
+    note: Note = logger.warning
     broker: str = ""
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read the files. A malformed one counts as missing, with a warning (S-55)."""
+        """Read them as they are now."""
         self.broker = shown(self.uri)
         try:
             meta = self._open(META_PROPERTIES, MetaPropertiesFile).read()

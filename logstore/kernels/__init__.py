@@ -34,7 +34,16 @@ from logstore.kernels._constants import (
 )
 
 try:
-    from logstore.kernels._append import AppendInfo, LogSnapshot, SegmentState
+    from logstore.kernels._append import (
+        AppendInfo,
+        AppendState,
+        EpochCell,
+        ListenerCell,
+        LogCell,
+        LogSnapshot,
+        SegmentState,
+        WriteLock,
+    )
     from logstore.kernels._codec import (
         ColumnBuilder,
         Encoded,
@@ -49,7 +58,7 @@ try:
         seal_batch,
     )
     from logstore.kernels._compact import OffsetMap, RecordSieve
-    from logstore.kernels._directory import scan_directory
+    from logstore.kernels._directory import read_small, scan_directory
     from logstore.kernels._scan import (
         BatchAnalysis,
         RecoveryScan,
@@ -71,7 +80,7 @@ try:
         match_time_entries,
         survey_batches,
     )
-    from logstore.kernels._window import MappedWindow, ReadWindow, dirty_pages
+    from logstore.kernels._window import MappedWindow, ReadWindow
 except ImportError as error:
     raise ImportError(
         f"logstore has no native kernels for this Python here: {error}. Install a wheel, or build "
@@ -100,10 +109,14 @@ __all__ = [
     "SCAN_REASONS",
     "SCAN_TAIL",
     "AppendInfo",
+    "AppendState",
     "BatchAnalysis",
     "BatchSurvey",
     "ColumnBuilder",
     "Encoded",
+    "EpochCell",
+    "ListenerCell",
+    "LogCell",
     "LogSnapshot",
     "MappedWindow",
     "OffsetMap",
@@ -114,6 +127,7 @@ __all__ = [
     "RecoveryScan",
     "SegmentState",
     "SequenceWatch",
+    "WriteLock",
     "analyse_batches",
     "ascending_offset_entries",
     "ascending_time_entries",
@@ -121,7 +135,6 @@ __all__ = [
     "crc32c",
     "decode_records",
     "decode_run",
-    "dirty_pages",
     "encode_columns",
     "encode_lists",
     "encode_records",
@@ -133,6 +146,7 @@ __all__ = [
     "match_offset_entries",
     "match_time_entries",
     "partition_column",
+    "read_small",
     "scan_batches",
     "scan_directory",
     "seal_batch",

@@ -9,7 +9,7 @@ to the kernel, write the sparse index entries. ``tests/reference`` is its plain 
 cimport cython
 from libc.errno cimport EINTR, errno
 from logstore.kernels._common cimport *
-from logstore.kernels._scan cimport BatchAnalysis, View, analyse, view_of
+from logstore.kernels._scan cimport BatchAnalysis, View, view_of
 
 cdef extern from "sys/types.h" nogil:
     ctypedef long ssize_t
@@ -30,7 +30,9 @@ cdef enum:
     COPY_BELOW = 4096      # larger bodies are written from the caller's buffer
     MAX_IOV = 512          # below IOV_MAX (1024)
     PREFIX = 16            # base offset, length, leader epoch: all that an append changes
-    RESERVE_STEP = 65536
+    RESERVE_STEP = 4096
+    MAX_INT = 0x7FFFFFFF
+    OVERTAKEN_MAX = 100
 
 BYTES_CHANGED = "the bytes changed while they were appended"
 
@@ -126,12 +128,16 @@ cdef class AppendInfo:
                 f"size={self.size}, duplicate={self.duplicate})")
 
 
+cdef class SegmentState
+
+
 @cython.final
 @cython.freelist(16)
 @cython.no_gc  # it refers to segments, and no segment refers to it
 cdef class LogSnapshot:
     """Everything a reader needs of a log at one moment; see the stub."""
 
+    cdef SegmentState state  # of ``active``, for the next append
     cdef readonly tuple sealed
     cdef readonly object active
     cdef readonly int64_t size, offset_entries, time_entries
@@ -147,6 +153,15 @@ cdef class LogSnapshot:
 ctypedef struct Counters:
     # What an append changes of a segment, to be put back when it fails behind the write.
     int64_t size, max_timestamp, offset_of_max, since_entry, offset_entries, time_entries, last_time
+
+
+ctypedef struct Found:
+    # Plain batches, as AppendState found them.
+    int64_t count, record_count, size, first_offset, last_offset, max_timestamp, epoch
+
+
+cdef enum:
+    FROM_CLIENT, FROM_LEADER, FROM_OURSELVES, FETCHED
 
 
 @cython.no_gc  # else a collector could clear a map's view before the buffer taken of it: a crash
@@ -230,8 +245,14 @@ cdef class SegmentState:
 
         ``high_watermark`` −1 follows the log end; ``first_unstable_offset`` −1 means none.
         """
+        return self._snapshot(sealed, active, log_start_offset, high_watermark,
+                              first_unstable_offset, version)
+
+    cdef LogSnapshot _snapshot(self, tuple sealed, active, int64_t log_start_offset,
+                               int64_t high_watermark, int64_t first_unstable_offset,
+                               int64_t version):
         cdef LogSnapshot made = LogSnapshot.__new__(LogSnapshot)
-        made.sealed, made.active = sealed, active
+        made.sealed, made.active, made.state = sealed, active, self
         made.size, made.offset_entries = self.size, self.offset_entries
         made.time_entries, made.max_timestamp = self.time_entries, self.max_timestamp
         made.offset_of_max_timestamp = self.offset_of_max_timestamp
@@ -265,43 +286,6 @@ cdef class SegmentState:
         """Whether the offset fits the indexes, and one more may follow it."""
         return (offset >= self.base_offset and offset != <int64_t>0x7FFFFFFFFFFFFFFF
                 and 0 <= ls_sub64(offset, self.base_offset) <= 0x7FFFFFFF)
-
-    def append_plain(self, data, bint deep, int32_t leader_epoch, int64_t max_batch_size,
-                     int64_t timestamp_limit, int64_t log_start_offset):
-        """Analyse and append in one call, when nothing needs a second look.
-
-        Returns an ``AppendInfo`` when the batches were appended: they are plain (see
-        ``BatchAnalysis``), within ``max_batch_size`` and ``timestamp_limit``, their headers tell
-        the truth about the largest timestamp, and the segment need not roll. Otherwise the
-        ``BatchAnalysis``, and nothing was done.
-        """
-        cdef Py_buffer view  # no object: this is the path of every ordinary append
-        cdef BatchAnalysis found
-        cdef AppendInfo info
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            found = analyse(data, <uint8_t*>view.buf, view.len, max_batch_size, True, deep)
-            if (not self._attached or self.cut_pending or self.rolling_timestamp < 0
-                    or found.max_timestamp > timestamp_limit
-                    or not found.is_plain() or found.too_large_position >= 0
-                    or (deep and found.max_timestamp != found.record_max_timestamp)
-                    or found.size > self.segment_bytes
-                    or self.must_roll(found.size,
-                                      ls_add64(self.next_offset, found.record_count - 1),
-                                      found.max_timestamp, 0)):
-                return found
-            info = AppendInfo.__new__(AppendInfo)
-            info.first_offset = self.next_offset
-            info.last_offset = self._append(
-                <uint8_t*>view.buf, found.size, self.next_offset, leader_epoch)
-        finally:
-            PyBuffer_Release(&view)
-        info.max_timestamp = found.max_timestamp
-        info.log_append_time = -1
-        info.log_start_offset = log_start_offset
-        info.record_count = found.record_count
-        info.size = found.size
-        return info
 
     cpdef int64_t append(self, data, int64_t size, int64_t first_offset,
                          int32_t leader_epoch) except -2:
@@ -349,7 +333,7 @@ cdef class SegmentState:
             since += length
             position += length
         if due:
-            self._reserve(due)
+            self._reserve(due, due)
 
         if self._fd < 0:
             self._write_through_file(data, size, first_offset, leader_epoch)
@@ -364,6 +348,35 @@ cdef class SegmentState:
             self.rolling_timestamp = first_max
         self.next_offset = last_offset + 1
         return last_offset
+
+    cdef int _append_one(self, const uint8_t* data, const Found* found, int64_t first_offset,
+                         int64_t last_offset, int32_t leader_epoch) except -1:
+        """As ``_append`` of one batch that was looked at and cannot change: nothing is read again.
+
+        There is room for it, and the file has a descriptor.
+        """
+        cdef uint8_t placed[COPY_BELOW]
+        if self.bytes_since_index_entry > self.index_interval_bytes:
+            self._reserve(1)
+        if first_offset < 0:
+            self._write_plain(data, found.size)
+        elif found.size > COPY_BELOW:
+            self._write_placed(<uint8_t*>data, found.size, first_offset, leader_epoch)
+        else:
+            memcpy(placed, data, found.size)
+            ls_store64(placed, first_offset)
+            ls_store32(placed + 12, leader_epoch)
+            self._write_plain(placed, found.size)
+        if not self._attached:
+            raise ValueError("the segment is not open for appends")
+        if found.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.offset_of_max_timestamp = found.max_timestamp, last_offset
+        if self.bytes_since_index_entry > self.index_interval_bytes:
+            self._add_entries(last_offset)
+        self.bytes_since_index_entry += found.size
+        self.size += found.size
+        self.next_offset = last_offset + 1
+        return 0
 
     cdef int _count(self, uint8_t* data, int64_t size, int64_t first_offset,
                     int64_t last_offset) except -1:
@@ -422,18 +435,18 @@ cdef class SegmentState:
         self.bytes_since_index_entry = 0
         return 0
 
-    cdef int _reserve(self, int64_t count) except -1:
+    cdef int _reserve(self, int64_t offsets_due, int64_t times_due) except -1:
         # Held here: the disk may take its time, and another thread may detach meanwhile.
         cdef View offsets = self._offset_view, times = self._time_view
         cdef int64_t end
         if not self._attached:
             return 0
-        end = min(8 * (self.offset_entries + count), offsets.size)
-        if end > self._offset_reserved:
+        end = min(8 * (self.offset_entries + offsets_due), offsets.size)
+        if offsets_due and end > self._offset_reserved:
             end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, offsets.size)
             self._offset_map.reserve(end)
             self._offset_reserved = end
-        end = min(12 * (self.time_entries + count), times.size)
+        end = min(12 * (self.time_entries + times_due), times.size)
         if end > self._time_reserved:
             end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, times.size)
             self._time_map.reserve(end)
@@ -441,8 +454,8 @@ cdef class SegmentState:
         return 0
 
     def reserve(self):
-        """Have the disk promise room for one more entry in each index; ``OSError`` if it is full."""
-        self._reserve(1)
+        """Have the disk promise room for the last time entry; ``OSError`` if it is full."""
+        self._reserve(0, 1)
 
     cpdef bint add_time_entry(self) except -1:
         """Write (max timestamp so far, its offset) if it is above the last entry (F-118, F-135)."""
@@ -460,11 +473,11 @@ cdef class SegmentState:
         self.last_time_entry = self.max_timestamp
         return True
 
-    cdef int _write_plain(self, uint8_t* data, int64_t size) except -1:
+    cdef int _write_plain(self, const uint8_t* data, int64_t size) except -1:
         cdef iovec iov
         cdef int error, fd = self._fd
         cdef int64_t position = self.size
-        iov.iov_base = data
+        iov.iov_base = <void*>data
         iov.iov_len = size
         with nogil:
             error = write_all(fd, &iov, 1, position)
@@ -548,3 +561,351 @@ cdef class SegmentState:
                 done += length
         self._file.write_at(self.size, copy)
         return 0
+
+
+cdef extern from "pythread.h" nogil:
+    ctypedef void* PyThread_type_lock
+    cdef enum:
+        PY_LOCK_ACQUIRED, PY_LOCK_INTR
+    PyThread_type_lock PyThread_allocate_lock()
+    void PyThread_free_lock(PyThread_type_lock lock)
+    int PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int signals)
+    void PyThread_release_lock(PyThread_type_lock lock)
+
+cdef extern from "Python.h":
+    int PyErr_CheckSignals() except -1
+
+
+@cython.final
+cdef class WriteLock:
+    """A lock as of ``threading``, without a system call where nobody waits; see the stub.
+
+    The interpreter's lock guards its fields. Waiters sleep on ``_wake``, which has one token for
+    them at most. A waiter that was overtaken ``OVERTAKEN_MAX`` times is handed the lock.
+    """
+
+    cdef PyThread_type_lock _wake
+    cdef bint _locked, _token, _handed
+    cdef readonly int waiting
+    cdef int _overtaken
+    cdef object __weakref__
+
+    def __cinit__(self):
+        self._renew()
+
+    def __dealloc__(self):
+        if self._wake != NULL:
+            PyThread_free_lock(self._wake)
+
+    cdef int _renew(self) except -1:
+        self._wake = PyThread_allocate_lock()
+        if self._wake == NULL:
+            raise MemoryError
+        PyThread_acquire_lock_timed(self._wake, -1, 0)
+        self._locked = self._token = self._handed = False
+        self.waiting = self._overtaken = 0
+        return 0
+
+    def _at_fork_reinit(self):
+        """Be free in a child; what it was in the parent leaks, as others may sleep on it there."""
+        self._renew()
+
+    cdef inline int take(self) except -1:
+        if self._locked:
+            return self._wait()
+        self._locked = True
+        if self.waiting:
+            self._overtaken += 1
+        return 0
+
+    cdef int _wait(self) except -1:
+        cdef int got
+        self.waiting += 1
+        try:
+            while True:
+                with nogil:
+                    got = PyThread_acquire_lock_timed(self._wake, -1, 1)
+                if got == PY_LOCK_ACQUIRED:
+                    self._token = False
+                    if self._handed:
+                        self._handed = False
+                        return 0
+                    if not self._locked:
+                        self._locked = True
+                        return 0
+                else:
+                    PyErr_CheckSignals()
+        except:
+            if self._handed and self.waiting == 1:  # to the one that gives up
+                self._handed = self._locked = False
+            raise
+        finally:
+            self._overtaken = 0
+            self.waiting -= 1
+
+    cdef inline int give(self) except -1:
+        if not self._locked:
+            raise RuntimeError("release unlocked lock")
+        if self.waiting:
+            self._wake_one()
+        else:
+            self._locked = False
+        return 0
+
+    cdef void _wake_one(self) noexcept:
+        if self._overtaken >= OVERTAKEN_MAX:
+            self._handed = True  # and stays locked
+        else:
+            self._locked = False
+        if not self._token:
+            self._token = True
+            PyThread_release_lock(self._wake)
+
+    def acquire(self, bint blocking=True, timeout=-1):
+        """Take it; False if it is taken, and ``blocking`` is false."""
+        if timeout != -1:
+            raise ValueError("it waits for as long as it takes")
+        if not blocking and self._locked:
+            return False
+        self.take()
+        return True
+
+    def release(self):
+        self.give()
+
+    def locked(self):
+        return self._locked
+
+    def __enter__(self):
+        self.take()
+        return True
+
+    def __exit__(self, kind, error, trace):
+        self.give()
+
+
+cdef class ListenerCell:
+    """The base of ``ChangeListeners``: who is called at the next change."""
+
+    cdef public tuple waiting
+
+
+cdef class EpochCell:
+    """The base of ``LeaderEpochCache``: the latest leader epoch, −1 none."""
+
+    cdef public int64_t latest_epoch
+
+
+cdef class LogCell:
+    """The base of ``LogCore``: the present ``snapshot``, and why the log refuses work (None)."""
+
+    cdef public LogSnapshot snapshot
+    cdef public object failure
+
+
+cdef class AppendState:
+    """The base of ``LogState``: what an append reads and changes besides its segment; see the stub.
+
+    ``append_plain_…`` do under the WRITE lock, in one call, what ``LogWriter`` does for batches that
+    nothing else has to look at: check, write, publish. Their result is None when that is not so.
+    Then nothing was changed, and ``LogWriter``, which knows all cases, does the append or refuses.
+    """
+
+    cdef readonly LogCell core
+    cdef readonly object lock
+    cdef public EpochCell epochs
+    cdef public object truncation, led_epoch, followed_epoch, recent
+    cdef public tuple sealed
+    cdef public int64_t log_start_offset, high_watermark, first_unstable, version
+    cdef public int64_t timestamp_limit, flush_at, max_batch_size
+    cdef public bint replicated, is_plain, keys_required, largest_decides, upkeep_due, epochs_due
+    cdef ListenerCell _listeners
+    cdef WriteLock _lock  # ``lock``, if it is of this kind; tests have others
+    cdef BatchAnalysis _records  # of a batch, for the append that has the lock
+
+    def __init__(self, LogCell core not None, ListenerCell listeners not None, lock not None):
+        self.core, self._listeners, self.lock = core, listeners, lock
+        self._lock = lock if type(lock) is WriteLock else None
+        self.sealed = ()
+        self.first_unstable = -1
+        self._records = BatchAnalysis.__new__(BatchAnalysis)
+
+    cdef inline int _enter(self) except -1:
+        if self._lock is not None:
+            return self._lock.take()
+        self.lock.acquire()
+        return 0
+
+    cdef inline int _leave(self) except -1:
+        if self._lock is not None:
+            return self._lock.give()
+        self.lock.release()
+        return 0
+
+    def append_plain_as_leader(self, data, int64_t leader_epoch, bint deep):
+        """Append as ``LogWriter.append_as_leader``; ``deep`` looks at every record."""
+        cdef bytes held = data if type(data) is bytes else bytes(data)
+        self._enter()
+        try:
+            if not self.is_plain or not (self.led_epoch is None or self.led_epoch == leader_epoch):
+                return None
+            return self._lead(held, <uint8_t*><char*>held, len(held), leader_epoch,
+                              FROM_CLIENT if deep else FROM_LEADER)
+        finally:
+            self._leave()
+
+    def append_plain_own(self, data, leader_epoch):
+        """Append as ``LogWriter.append_own``; nobody else may have ``data``."""
+        cdef View view = view_of(data)
+        self._enter()
+        try:
+            if not self.largest_decides or self.epochs is None:
+                return None
+            return self._lead(
+                data, view.start, view.size,
+                max(self.epochs.latest_epoch, 0) if leader_epoch is None else leader_epoch,
+                FROM_OURSELVES)
+        finally:
+            self._leave()
+
+    def append_plain_as_follower(self, leader_epoch, data):
+        """Append as ``LogWriter.append_as_follower``."""
+        cdef bytes held = data if type(data) is bytes else bytes(data)
+        self._enter()
+        try:
+            if (leader_epoch is not None and self.followed_epoch is not None
+                    and self.followed_epoch != leader_epoch):
+                return None
+            return self._follow(held, MAX_INT if leader_epoch is None else leader_epoch)
+        finally:
+            self._leave()
+
+    cdef SegmentState _open_segment(self):
+        """The active segment, if the log accepts appends and none has left anything to do."""
+        cdef LogSnapshot shown = self.core.snapshot
+        if (self.core.failure is not None or self.epochs is None or self.truncation or self.epochs_due or self.upkeep_due
+                or shown is None):
+            return None
+        return shown.state
+
+    cdef bint _look(self, const uint8_t* data, int64_t size, int kind, Found* found) noexcept:
+        """Whether the batches are plain and sound; ``found`` says then what they are."""
+        if size < 8192:  # giving the GIL away costs more than the walk
+            return self._walk(data, size, kind, found)
+        with nogil:
+            return self._walk(data, size, kind, found)
+
+    cdef bint _walk(self, const uint8_t* data, int64_t size, int kind,
+                    Found* found) noexcept nogil:
+        cdef const uint8_t* p = data
+        cdef const uint8_t* end = data + size
+        cdef int64_t largest = MAX_INT if kind == FETCHED else self.max_batch_size
+        cdef ls_batch b
+        cdef ls_ahead ahead
+        cdef int status
+        ahead.left = 0
+        memset(found, 0, sizeof(Found))
+        found.max_timestamp = -1
+        while True:
+            status = ls_frame(p, end, &b)
+            if status != LS_OK:
+                break
+            # First what says that it is another's, before its bytes are gone through.
+            if b.magic != 2 or b.size < LS_HEADER_SIZE or b.size > largest or ls_load64(p + 43) >= 0:
+                return False
+            if kind <= FROM_LEADER and (ls_load16(p + 21) != 0 or b.base_offset != 0):
+                return False
+            if ls_check(&b, end, kind != FROM_OURSELVES, &ahead) != LS_OK:
+                return False
+            if kind == FETCHED:
+                if found.count == 0:
+                    found.first_offset, found.epoch = b.base_offset, b.leader_epoch
+                elif b.base_offset <= found.last_offset or b.leader_epoch != found.epoch:
+                    return False
+                found.last_offset = b.last_offset
+            elif b.record_count < 1 or <int64_t>b.last_offset_delta + 1 != b.record_count:
+                return False
+            if kind == FROM_CLIENT and not self._has_true_records(&b):
+                return False
+            found.count += 1
+            found.record_count += b.record_count
+            found.max_timestamp = max(found.max_timestamp, b.max_timestamp)
+            p += b.size
+        found.size = p - data
+        return status < LS_BAD_SIZE and found.count > 0
+
+    cdef bint _has_true_records(self, const ls_batch* b) noexcept nogil:
+        """Whether the records are what the header says, with the keys that the topic asks for."""
+        cdef const uint8_t* at
+        self._records.any_record = self._records.has_null_key = False
+        self._records.offsets_dense = True
+        return (self._records.walk_records(b, &at) == LS_RECORD_OK and self._records.offsets_dense
+                and self._records.record_max_timestamp == b.max_timestamp
+                and not (self.keys_required and self._records.has_null_key))
+
+    cdef inline bint _fits(self, SegmentState segment, const Found* found,
+                           int64_t last_offset) except -1:
+        """Whether the open segment takes what was found, and no sync is due after it."""
+        return (segment._attached and not segment.cut_pending and segment.rolling_timestamp >= 0
+                and last_offset < self.flush_at
+                and not segment.must_roll(found.size, last_offset, found.max_timestamp, 0))
+
+    cdef AppendInfo _lead(self, data, const uint8_t* start, int64_t size, int64_t leader_epoch,
+                          int kind):
+        cdef SegmentState segment = self._open_segment()
+        cdef Found found
+        cdef int64_t last
+        if (segment is None or leader_epoch != self.epochs.latest_epoch
+                or not 0 <= leader_epoch <= MAX_INT or not self._look(start, size, kind, &found)):
+            return None
+        found.first_offset = segment.next_offset
+        last = ls_add64(found.first_offset, found.record_count - 1)
+        if (found.max_timestamp > self.timestamp_limit or found.size > segment.segment_bytes
+                or not self._fits(segment, &found, last)):
+            return None
+        return self._place(segment, data, start, &found, last, leader_epoch)
+
+    cdef AppendInfo _follow(self, bytes data, int64_t above):
+        cdef SegmentState segment = self._open_segment()
+        cdef const uint8_t* start = <const uint8_t*><char*>data
+        cdef Found found
+        if segment is None or not self._look(start, len(data), FETCHED, &found):
+            return None
+        if (found.first_offset < segment.next_offset
+                or ls_sub64(found.last_offset, segment.next_offset) > MAX_INT
+                or not 0 <= found.epoch <= above or found.epoch != self.epochs.latest_epoch
+                or found.size > MAX_INT or not self._fits(segment, &found, found.last_offset)):
+            return None
+        return self._place(segment, data, start, &found, found.last_offset, -1)
+
+    cdef AppendInfo _place(self, SegmentState segment, data, const uint8_t* start,
+                           const Found* found, int64_t last, int64_t leader_epoch):
+        """Write what was found, and publish it. ``leader_epoch`` −1 keeps offsets and epochs."""
+        cdef AppendInfo info = AppendInfo.__new__(AppendInfo)
+        cdef object active = self.core.snapshot.active
+        cdef int64_t first = -1 if leader_epoch < 0 else found.first_offset
+        info.first_offset, info.last_offset = found.first_offset, last
+        info.max_timestamp, info.log_append_time = found.max_timestamp, -1
+        info.log_start_offset, info.record_count = self.log_start_offset, found.record_count
+        info.size = found.size
+        try:
+            if found.count == 1 and segment._fd >= 0:
+                segment._append_one(start, found, first, last, <int32_t>leader_epoch)
+            else:
+                segment._append(<uint8_t*>start, found.size, first, <int32_t>leader_epoch)
+        except OSError as error:
+            raise (<object>self.core).fail("append", error) from error
+        # From here to the new snapshot nothing runs that could be interrupted.
+        self.core.snapshot = segment._snapshot(
+            self.sealed, active, self.log_start_offset,
+            self.high_watermark if self.replicated else -1, self.first_unstable, self.version)
+        if leader_epoch >= 0 and self.recent is not None:
+            try:
+                self.recent.add(data, found.size, first, last + 1, leader_epoch,
+                                segment.base_offset)
+            except BaseException:
+                (<object>self).forget_recent_locked()
+                raise
+        if self._listeners.waiting:
+            (<object>self._listeners).wake_all()
+        return info

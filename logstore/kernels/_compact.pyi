@@ -13,8 +13,8 @@ class OffsetMap:
     """Digest of a key -> the newest offset at which it was seen. Kafka's ``SkimpyOffsetMap``.
 
     Keys are compared by their digest alone, murmur3 of 128 bits, so a key costs the same whatever
-    its length. ``memory`` bytes are all it ever takes, at 24 a key; ``load_factor`` of them may be
-    in use, because a table that is nearly full is slow.
+    its length. It takes up to ``memory`` bytes, at 24 a key, and an eighth more while it grows to
+    that; ``load_factor`` of them may be in use, because a table that is nearly full is slow.
 
     Attributes:
         slots: how many keys have room; limit: how many may be entered; size: how many are.

@@ -25,6 +25,9 @@ cdef extern from "murmur3.h" nogil:
     void ls_prefetch(const void *p) noexcept nogil
 
 cdef enum:
+    FIRST_PART = 64  # of all slots has a map at first
+    FIRST_SLOTS = 4096
+    GROWTH = 8
     AT_ONCE = 16  # keys whose slots are fetched from memory at the same time
     RUN_END_ = 0
     RUN_SPECIAL_ = 1
@@ -105,6 +108,7 @@ cdef class OffsetMap:
     """Digest of a key -> its newest offset; see the stub."""
 
     cdef ls_slot *table
+    cdef int64_t room, grow_at  # slots of the table so far, and keys that it takes
     cdef readonly int64_t slots, limit, size, latest_offset
 
     def __cinit__(self, int64_t memory, double load_factor):
@@ -116,13 +120,17 @@ cdef class OffsetMap:
         self.limit = min(<int64_t> (self.slots * load_factor), self.slots - 1)
         if self.limit < 1:
             raise ValueError(f"load factor {load_factor} leaves no key in {memory} bytes")
-        self.table = <ls_slot *> calloc(self.slots, sizeof(ls_slot))
+        self.room = min(self.slots, max(self.slots // FIRST_PART, FIRST_SLOTS))
+        self.grow_at = self.keys_in(self.room)
+        self.table = <ls_slot *> calloc(self.room, sizeof(ls_slot))
         if self.table == NULL:
             raise MemoryError(f"{memory} bytes for the keys of a pass")
         self.latest_offset = -1
 
     def __dealloc__(self):
-        free(self.table)
+        cdef ls_slot *table = self.table
+        with nogil:
+            free(table)  # up to 128 MiB, page by page: other threads run meanwhile
 
     def __len__(self):
         return self.size
@@ -135,7 +143,7 @@ cdef class OffsetMap:
         """Forget all keys."""
         if self.size:
             with nogil:
-                memset(self.table, 0, <size_t> self.slots * sizeof(ls_slot))
+                memset(self.table, 0, <size_t> self.room * sizeof(ls_slot))
         self.size = 0
         self.latest_offset = -1
 
@@ -153,14 +161,41 @@ cdef class OffsetMap:
         self.latest_offset = max(self.latest_offset, offset)
 
     cdef inline int64_t find(self, ls_digest digest) noexcept nogil:
-        return <int64_t> ls_probe(self.table, self.slots, digest).next - 1
+        return <int64_t> ls_probe(self.table, self.room, digest).next - 1
+
+    cdef int64_t keys_in(self, int64_t room) noexcept nogil:
+        return self.limit if room == self.slots else min(self.limit, room // 4 * 3)
+
+    cdef bint grow(self) noexcept nogil:
+        """Take a larger table; False without memory, so that the pass ends where it is.
+
+        Keys lie in no order, so nearly each comes to a page of its own: a table of the full size
+        would cost a pass over few keys the clearing of as many pages.
+        """
+        cdef int64_t i, room = min(self.slots, GROWTH * self.room)
+        cdef ls_slot *old = self.table
+        cdef ls_slot *table
+        cdef ls_digest digest
+        table = <ls_slot *> calloc(room, sizeof(ls_slot))
+        if table == NULL:
+            return False
+        for i in range(self.room):
+            if old[i].next:
+                digest.low = old[i].low
+                digest.high = old[i].high
+                ls_probe(table, room, digest)[0] = old[i]
+        self.table = table
+        self.room = room
+        self.grow_at = self.keys_in(room)
+        free(old)
+        return True
 
     cdef inline bint enter(self, ls_digest digest, int64_t offset) noexcept nogil:
         """False where the map is full, and nothing was entered."""
         cdef ls_slot *slot
-        if unlikely(self.size >= self.limit):
+        if unlikely(self.size >= self.grow_at) and (self.size >= self.limit or not self.grow()):
             return False
-        slot = ls_probe(self.table, self.slots, digest)
+        slot = ls_probe(self.table, self.room, digest)
         if slot.next == 0:
             slot.low = digest.low
             slot.high = digest.high
@@ -187,7 +222,7 @@ cdef class OffsetMap:
             for i in range(n):
                 if records[i].key_size >= 0:
                     digests[i] = ls_murmur3(records[i].key, records[i].key_size)
-                    ls_prefetch(&self.table[ls_home(digests[i], self.slots)])
+                    ls_prefetch(&self.table[ls_home(digests[i], self.room)])
             for i in range(n):
                 if records[i].key_size < 0 or base_offset + records[i].offset_delta < start_offset:
                     continue
@@ -357,7 +392,7 @@ cdef class RecordSieve:
             for i in range(n):
                 if records[i].key_size >= 0:
                     digests[i] = ls_murmur3(records[i].key, records[i].key_size)
-                    ls_prefetch(&self.map.table[ls_home(digests[i], self.map.slots)])
+                    ls_prefetch(&self.map.table[ls_home(digests[i], self.map.room)])
                 else:
                     digests[i].low = digests[i].high = 0
                     found.invalid += 1

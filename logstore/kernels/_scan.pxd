@@ -31,7 +31,3 @@ cdef class BatchAnalysis:
     cdef int walk_records(self, const ls_batch *b, const uint8_t **at) noexcept nogil
     cdef int walk(self, const uint8_t *data, int64_t n, int64_t max_batch_size, bint check_crc,
                   bint deep, int64_t *position, int *record_code) noexcept nogil
-
-
-cdef BatchAnalysis analyse(data, const uint8_t *start, int64_t n, int64_t max_batch_size,
-                           bint check_crc, bint deep)

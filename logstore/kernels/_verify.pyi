@@ -1,7 +1,5 @@
 """Types of the native module; see the stub for what each function promises."""
 
-from collections.abc import Callable
-
 from logstore.common.types import Buffer
 from logstore.kernels._constants import BatchSurvey
 
@@ -73,7 +71,6 @@ def fits_in_section(payload: Buffer, columns: Buffer, row: int) -> bool:
     says: offsets inside the batch, the largest timestamp, none negative."""
 
 def fold_batches(
-    digest: Callable[[memoryview], bytes],
     data: Buffer,
     columns: Buffer,
     offsets: Buffer,
@@ -86,10 +83,10 @@ def fold_batches(
     """Fold the content of batches ``[first, end)``, of the bytes that their checksum covers.
 
     For each, with its offset from ``offsets`` (int64, one for each row):
-    ``value = value · factor + digest + offset · offset_factor``, modulo 2¹²⁸, from 0 on.
+    ``value = value · factor + hash + offset · offset_factor``, modulo 2¹²⁸, from 0 on. The hash
+    is murmur3 of 128 bits for x64 with seed 0.
 
     Args:
-        digest: 16 bytes, a little-endian number, of a piece of ``data``.
         heads: the checksum with the rest of the header stands for all that it covers.
     Returns:
         The value, and ``factor`` to the number of batches.

@@ -15,6 +15,11 @@ from logstore.kernels._scan cimport View, view_of
 
 from logstore.kernels._constants import SCAN_COLUMNS, BatchSurvey
 
+cdef extern from "murmur3.h" nogil:
+    ctypedef struct ls_digest:
+        pass
+    ls_digest ls_murmur3(const uint8_t *data, int64_t size) noexcept nogil
+
 cdef extern from *:
     """
     typedef struct { unsigned __int128 value, scale; } ls_fold;
@@ -24,19 +29,11 @@ cdef extern from *:
         return (unsigned __int128)high << 64 | low;
     }
 
-    static inline uint64_t ls_little64(const uint8_t *p)
-    {
-        uint64_t v = 0;
-        for (int i = 7; i >= 0; i--)
-            v = v << 8 | p[i];
-        return v;
-    }
-
     /* value = value * R + digest + offset * K, scale = scale * R, modulo 2^128. */
-    static inline void ls_fold_in(ls_fold *f, const uint8_t *digest, int64_t offset,
+    static inline void ls_fold_in(ls_fold *f, ls_digest digest, int64_t offset,
                                   const ls_fold *factors)
     {
-        unsigned __int128 hash = ls_wide(ls_little64(digest + 8), ls_little64(digest));
+        unsigned __int128 hash = ls_wide(digest.high, digest.low);
         f->value = f->value * factors->value + hash + (unsigned __int128)(__int128)offset *
                                                           factors->scale;
         f->scale *= factors->value;
@@ -61,15 +58,13 @@ cdef extern from *:
     """
     ctypedef struct ls_fold:
         pass
-    void ls_fold_in(ls_fold *f, const uint8_t *digest, int64_t offset, const ls_fold *factors)
+    void ls_fold_in(ls_fold *f, ls_digest digest, int64_t offset,
+                    const ls_fold *factors) noexcept nogil
     void ls_fold_set(ls_fold *f, uint64_t value_high, uint64_t value_low, uint64_t scale_high,
                      uint64_t scale_low)
     uint64_t ls_high(const ls_fold *f, int scale)
     uint64_t ls_low(const ls_fold *f, int scale)
 
-
-cdef extern from "Python.h":
-    int PyBytes_AsStringAndSize(object data, char **bytes, Py_ssize_t *size) except -1
 
 cdef int64_t COLUMNS = len(SCAN_COLUMNS)
 cdef int64_t INT32_LAST = 2147483647
@@ -573,17 +568,15 @@ def fits_in_section(payload, columns, int64_t row):
 
 # ---- fingerprints ----
 
-def fold_batches(digest, data, columns, offsets, int64_t first, int64_t end, factor,
-                 offset_factor, bint heads=False):
+def fold_batches(data, columns, offsets, int64_t first, int64_t end, factor, offset_factor,
+                 bint heads=False):
     """Hash and fold batches: ``(value, scale)``; see the stub."""
+    cdef View view = view_of(data)
     cdef View bases = view_of(offsets)
     cdef Table t
     cdef ls_fold fold, factors
-    cdef int64_t i, start, stop, n
-    cdef char *bytes = NULL
-    cdef Py_ssize_t size = 0
-    data = memoryview(data).cast("B")
-    n = len(data)
+    cdef int64_t i, position, size, start
+    cdef bint outside = False
     ls_fold_set(&fold, 0, 0, 0, 1)
     ls_fold_set(&factors, factor >> 64, factor & 0xFFFF_FFFF_FFFF_FFFF,
                 offset_factor >> 64, offset_factor & 0xFFFF_FFFF_FFFF_FFFF)
@@ -592,18 +585,20 @@ def fold_batches(digest, data, columns, offsets, int64_t first, int64_t end, fac
         raise ValueError(f"batches {first}…{end} of {bases.size // <int64_t> sizeof(int64_t)}, "
                          "aligned as int64")
     t = Table(columns, end)
-    for i in range(first, end):
-        start = 21 if t.magic[i] == 2 else 16  # what the checksum covers
-        if t.position[i] < 0 or t.position[i] > n - start or t.size[i] > n - t.position[i]:
-            raise ValueError(f"a batch at {t.position[i]} is outside 0…{n}")
-        start += t.position[i]
-        stop = t.position[i] + t.size[i]
-        if heads:  # the checksum before it, and the header
-            start, stop = start - 4, min(stop, t.position[i] + 61)
-        found = digest(data[start:stop])
-        PyBytes_AsStringAndSize(found, &bytes, &size)
-        if size != 16:
-            raise ValueError(f"a digest of {size} bytes")
-        ls_fold_in(&fold, <const uint8_t *> bytes, (<const int64_t *> bases.start)[i], &factors)
+    with nogil:
+        for i in range(first, end):
+            position = t.position[i]
+            size = t.size[i]
+            start = 21 if t.magic[i] == 2 else 16  # what the checksum covers
+            outside = position < 0 or position > view.size - start or size > view.size - position
+            if outside:
+                break
+            if heads:  # the checksum before it, and the header
+                start -= 4
+                size = min(size, 61)
+            ls_fold_in(&fold, ls_murmur3(view.start + position + start, max(size - start, 0)),
+                       (<const int64_t *> bases.start)[i], &factors)
+    if outside:
+        raise ValueError(f"a batch at {position} is outside 0…{view.size}")
     return (<object> ls_high(&fold, False) << 64 | ls_low(&fold, False),
             <object> ls_high(&fold, True) << 64 | ls_low(&fold, True))

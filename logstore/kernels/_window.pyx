@@ -19,13 +19,12 @@ cdef extern from "sys/mman.h" nogil:
     """
     #ifndef MADV_POPULATE_READ
     #define MADV_POPULATE_READ 22 /* Linux 5.14; older headers lack it */
-    #define MADV_POPULATE_WRITE 23
     #endif
     """
     void *mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset)
     int munmap(void *address, size_t size)
     int madvise(void *address, size_t size, int advice)
-    int PROT_READ, PROT_WRITE, MAP_SHARED, MADV_POPULATE_READ, MADV_POPULATE_WRITE
+    int PROT_READ, MAP_SHARED, MADV_POPULATE_READ
     void *MAP_FAILED
 
 cdef extern from "unistd.h" nogil:
@@ -175,18 +174,3 @@ cdef class MappedWindow:
 
     def __releasebuffer__(self, Py_buffer *view):
         self.exports -= 1
-
-
-def dirty_pages(int descriptor, int64_t position, int64_t size):
-    """Mark the pages of ``size`` bytes from ``position`` on as written, without changing a byte.
-
-    Raises:
-        OSError: EINVAL when the kernel is older than Linux 5.14; EFAULT when a page cannot be
-            read, or the file system has no room for it.
-    """
-    cdef Pages pages
-    map_pages(&pages, descriptor, position, size, PROT_READ | PROT_WRITE)
-    try:
-        advise(&pages, MADV_POPULATE_WRITE)
-    finally:
-        unmap_pages(&pages)

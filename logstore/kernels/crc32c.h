@@ -18,7 +18,7 @@ extern logstore_crc_function logstore_crc32c;
 uint32_t logstore_crc32(uint32_t value, const uint8_t *data, size_t size);
 /* out[i] is logstore_crc32c(0, data[i], size[i]); the fastest way for small and equal sizes. */
 void logstore_crc32c_four(const uint8_t *const data[4], const size_t size[4], uint32_t out[4]);
-/* The variants, by number, for tests: 0 tables, 1 hardware; NULL where not available. */
+/* The variants, by number, for tests: 0 tables, 1 hardware, 2 AVX-512; NULL where there is none. */
 logstore_crc_function logstore_crc32c_variant(int number);
 #pragma GCC visibility pop
 

@@ -24,7 +24,7 @@ from logstore.common.errors import (
 from logstore.common.locks import Lock
 from logstore.common.random_id import RandomId, random_id
 from logstore.common.types import TopicPartition
-from logstore.kernels import LogSnapshot
+from logstore.kernels import LogCell
 from logstore.log.listeners import ChangeListeners
 from logstore.storage.base import Storage
 
@@ -101,7 +101,7 @@ def medium_error(path: str, operation: str, error: BaseException) -> LogstoreErr
     return kind(path, operation, str(error) or "not enough memory")
 
 
-class LogCore:
+class LogCore(LogCell):
     """``snapshot`` is replaced as a whole under the WRITE lock, and read without a lock."""
 
     def __init__(
@@ -119,8 +119,6 @@ class LogCore:
         self.config = config
         self.storage = storage
         self.clock = clock
-        self.snapshot: LogSnapshot  # from the writer's start on
-        self.failure: LogstoreError | None = None
         self.inherited: ForkedError | None = None  # then it may be read, and is never changed
         self.listeners = ChangeListeners()
         self.cursor_locks: dict[str, Lock] = {}  # by name; any number of cursors may share one

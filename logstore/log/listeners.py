@@ -6,6 +6,7 @@ from collections.abc import Callable
 from weakref import WeakSet
 
 from logstore.common.locks import Rank, make_lock
+from logstore.kernels import ListenerCell
 
 NO_TRUNCATION = 2**63
 
@@ -19,12 +20,13 @@ class TruncationWatch:
         self.lowest = NO_TRUNCATION
 
 
-class ChangeListeners:
+class ChangeListeners(ListenerCell):
     """An append only checks ``waiting``, which is empty while no reader waits."""
 
     def __init__(self) -> None:
-        self.waiting: tuple[Callable[[], object], ...] = ()
-        self._watches: WeakSet[TruncationWatch] = WeakSet()
+        self.waiting = ()
+        # Few logs have one, and each of a broker's thousands would be eight objects more.
+        self._watches: WeakSet[TruncationWatch] | None = None
         self._lock = make_lock(Rank.CHANGE_LISTENERS)
 
     def add(self, wake: Callable[[], object]) -> None:
@@ -52,13 +54,15 @@ class ChangeListeners:
     def new_watch(self) -> TruncationWatch:
         watch = TruncationWatch()
         with self._lock:
+            if self._watches is None:
+                self._watches = WeakSet()
             self._watches.add(watch)
         return watch
 
     def note_truncation(self, offset: int) -> None:
         """Note that the log will end at ``offset``, before readers can see that."""
         with self._lock:
-            for watch in self._watches:
+            for watch in self._watches or ():
                 watch.lowest = min(watch.lowest, offset)
 
     def take_truncation(self, watch: TruncationWatch) -> int:

@@ -58,6 +58,7 @@ from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 
+CLIENT = AppendOrigin.CLIENT  # a name of an enum takes longer than all else before the write
 T = TypeVar("T", bound="PartitionLog")
 
 
@@ -65,8 +66,7 @@ class PartitionLog:
     """The log of one partition. Open it with ``PartitionLog.open``; use it as a context manager.
 
     Any thread may call any method. Reads never wait, appends wait only for each other, and disk
-    waits hold up neither. When an append returns, the records survive the end of the process; after
-    ``flush`` they survive the end of the machine too.
+    waits hold up neither. Appended records survive the process, and after ``flush`` the machine.
     """
 
     def __init__(self, core: LogCore, loaded: LoadedLog, hold: PartitionHold | None) -> None:
@@ -421,8 +421,10 @@ class PartitionLog:
             RecordRejectedError: a batch breaks a rule; nothing was appended.
             StorageFailedError: the disk refused.
         """
-        info = self.writer.append_as_leader(data, leader_epoch, origin, check)
-        self.flusher.after_append(info.last_offset)
+        info = self.state.append_plain_as_leader(data, leader_epoch, origin is CLIENT)
+        if info is None:
+            info = self.writer.append_as_leader(data, leader_epoch, origin, check)
+            self.flusher.after_append(info.last_offset)
         return info
 
     # -- reads ---------------------------------------------------------------------------------

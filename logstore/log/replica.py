@@ -97,8 +97,10 @@ class LogReplica:
             UnexpectedAppendOffsetError: the first offset is below the log end offset.
             RecordRejectedError: offsets do not ascend, leader epochs fall, or a checksum is wrong.
         """
-        info = self._writer.append_as_follower(leader_epoch, data)
-        self._flusher.after_append(info.last_offset)
+        info = self._state.append_plain_as_follower(leader_epoch, data)
+        if info is None:
+            info = self._writer.append_as_follower(leader_epoch, data)
+            self._flusher.after_append(info.last_offset)
         return info
 
     # -- watermarks ----------------------------------------------------------------------------
@@ -157,8 +159,7 @@ class LogReplica:
         """Keep later appends as leader in memory for a while; None keeps none."""
         state = self._state
         with state.lock:
-            if state.recent is not None:
-                state.recent.clear()
+            state.forget_recent_locked()
             state.recent = None if budget is None else RecentAppends(budget)
 
     def read_recent(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
+
 from logstore.kernels import LogSnapshot
 from logstore.segments.index import TimestampOffset
 from logstore.segments.segment_view import SegmentView
+
+_BASE_OFFSET = attrgetter("base_offset")
 
 
 class LogView:
@@ -57,11 +62,7 @@ class LogView:
 
     def floor(self, offset: int) -> int:
         """Index of the segment that would hold ``offset``, at least 0."""
-        low, high = 0, len(self)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.base_of(middle) <= offset:
-                low = middle
-            else:
-                high = middle
-        return low
+        sealed, active = self.snapshot.sealed, self.snapshot.active
+        if active.base_offset <= offset:
+            return len(sealed)
+        return max(bisect_right(sealed, offset, key=_BASE_OFFSET) - 1, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -38,6 +38,7 @@ LOG_CLEANER = "log-cleaner"
 
 DELETE_INTERVAL_MS = 1000  # how late files that are due may be deleted
 CHECKPOINT_PAUSE_MS = 1000  # between two checkpoints that rolls ask for
+WRITTEN_AT_ONCE = 16 << 20  # bytes, so that the flush of a roll does not wait for long
 LONGEST_WAIT_MS = 1000  # so that a thread notices that nobody holds its manager any more
 SHORTEST_WAIT_MS = 10
 
@@ -119,6 +120,18 @@ class Housekeeper:
                 except LogstoreError as error:
                     logger.error("flush of %s: %s", log.name, error)
         return flushed
+
+    def write_again(self) -> Iterator[int]:
+        """Write, step by step, what a crash may have left in the page cache alone (decision 6).
+
+        Yields the bytes of each step.
+        """
+        for log in self._directories.logs().values():
+            try:
+                while written := log.flusher.write_again(WRITTEN_AT_ONCE):
+                    yield written
+            except LogstoreError as error:
+                logger.error("%s: what a crash has left is not written again: %s", log.name, error)
 
     def ms_until_flush(self) -> int:
         """Return how many ms ``flush_dirty_logs`` may wait, so that no record is unflushed for much

@@ -406,9 +406,12 @@ __all__ = ["LastStop", "Loader", "Unfinished"]
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pause the garbage collector.
+    """Pause the garbage collector, and count all that lives by then as old.
 
-    A load creates no garbage, and with thousands of logs the collector would take half of the time.
+    A load creates no garbage, and with thousands of logs the collector would take half of the time:
+    what was created meanwhile is young, and the first collection of the young would look at all of
+    it. Nothing is counted as old for a caller who has frozen objects of its own: they would be
+    unfrozen as well.
     """
     if not gc.isenabled():
         yield
@@ -417,4 +420,7 @@ def _no_collection() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation
         gc.enable()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -96,7 +97,7 @@ class LogManager:
         self._flusher = LaterThread("logstore-flusher") if owner.run_later is None else None
         threaded = self._flusher is not None
         self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
-        later = owner.run_later or self._flusher.submit  # type: ignore[union-attr]
+        self._later = later = owner.run_later or self._flusher.submit  # type: ignore[union-attr]
         storage = storage or LocalStorage()
         self._directories = Directories(
             storage, later, owner.on_directory_failure, owner.on_log_failure
@@ -137,8 +138,17 @@ class LogManager:
         # First, because an interrupted creation may have left files under any name.
         self._topics.finish_creations(unfinished)
         self._topics.settle_configs()
+        if not all(report.clean for report in self.recovery_reports):
+            self._later(partial(self._write_again, self.housekeeper.write_again()))
         if background:
             self.start()
+
+    def _write_again(self, steps: Iterator[int]) -> None:
+        """Take a step, and leave the next one to the flusher, which has other tasks in between."""
+        if self._flusher is None:
+            deque(steps, 0)
+        elif next(steps, 0):
+            self._flusher.submit(partial(self._write_again, steps))
 
     def __repr__(self) -> str:
         closed = ", closed" if self._closed else ""

@@ -21,6 +21,7 @@ from logstore.segments.leader_epochs import EpochEntry, LeaderEpochCache
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import replay_from, scan_segment
 from logstore.segments.segment import Segment
+from logstore.segments.unwritten import Unwritten
 
 _LAST = SCAN_COLUMNS.index("last_offset")
 _base_of, _epoch_of = attrgetter("base_offset"), attrgetter("epoch")
@@ -245,7 +246,7 @@ class CrashRecovery:
             return False
         self._files.rolled.popleft()
         if done:
-            done[-1].log.sync()  # otherwise its end may be lost while the next segment stays
+            done[-1].flush(indexes=False)  # else its end may be lost while the next segment stays
         self._replacements.settle_roll(base)
         pending.append(self._files.open_rolled(base, ""))
         self.segments = [*done, *pending]
@@ -325,23 +326,18 @@ class CrashRecovery:
         state.size = scan.valid_bytes
         state.next_offset = scan.next_offset if scan.batch_count else segment.base_offset
         segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
-        self._write_again(segment)
+        self._expect_unwritten(segment)
         producers.map_end_offset = state.next_offset
         producers.take_snapshot(sync=True)
         return cut
 
-    def _write_again(self, segment: Segment) -> None:
-        """Make the next flush write everything that no flush has reached.
-
-        After a failed sync the kernel shows pages that never reached the disk, and marks them
-        clean: the sync of the next process would succeed without them.
-        """
-        position, size = 0, segment.size
+    def _expect_unwritten(self, segment: Segment) -> None:
+        """Leave everything that no flush has reached to ``Segment.write_again``."""
+        position = 0
         if segment.base_offset < self._flushed <= segment.state.next_offset:
             span = segment.live().find(self._flushed)
-            position = size if span is None else span.position
-        if position < size:
-            segment.log.rewrite(position, size - position)
+            position = segment.size if span is None else span.position
+        segment.unwritten = Unwritten(position, segment.size)
 
 
 def _first_batch_from(segments: list[Segment], offset: int) -> int:

@@ -166,8 +166,6 @@ class _Loader:
         return loaded
 
     def _load(self, stop: _Stop) -> LoadedLog:
-        if self.storage.info(self.directory) is None:
-            self.storage.make_dir(self.directory)
         self.files = LogFiles(self.storage, self.directory, self.config, self.clock, self.report)
         try:
             found = self._find(stop)

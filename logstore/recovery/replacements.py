@@ -203,11 +203,17 @@ class Replacements:
     def finish_interrupted(self, recovery_point: int) -> None:
         """List the directory, and finish what a crash interrupted, except rolls (F-238 … F-241).
 
+        The directory is created when missing.
+
         Raises:
             CorruptDataError: as ``LogFiles.check``.
         """
         files = self.files
-        files.read()
+        try:
+            files.read()
+        except FileNotFoundError:
+            files.storage.make_dir(files.directory)
+            files.read()
         files.check()
         files.clear_irregular()
         if files.unsettled:

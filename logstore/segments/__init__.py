@@ -14,4 +14,5 @@ __all__ = [
     "segment",
     "segment_list",
     "segment_view",
+    "unwritten",
 ]

@@ -9,8 +9,10 @@ cuts and trims. Matches Kafka's ``OffsetIndex``, ``TimeIndex`` and ``Transaction
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import closing
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from checkpoints.files import UnusableFileError
@@ -30,6 +32,7 @@ from logstore.storage.base import File, Mapping, Storage
 logger = get_logger(__name__)
 
 Entry: TypeAlias = tuple[int, int]
+_LAST_OFFSET = attrgetter("last_offset")
 
 
 class OffsetPosition(NamedTuple):
@@ -108,7 +111,9 @@ class _SparseIndex:
                 logger.warning("%s; it becomes %s", error, move_aside(self._storage, self.path))
                 file = self._create()
             with closing(file):
-                file.truncate(0)
+                # Never cut to nothing: ext4 writes such a file to the disk when it is closed.
+                if file.size() > len(data):
+                    file.truncate(len(data))
                 if data:
                     file.write_at(0, data)
 
@@ -362,8 +367,10 @@ class TransactionIndex:
 
     def collect(self, fetch_offset: int, upper_bound: int, into: list[AbortedTxn]) -> bool:
         """Add the transactions that overlap the range; True when the search is over (F-125)."""
-        for txn in self.entries():
-            if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound:
+        entries = self.entries()
+        for at in range(bisect_left(entries, fetch_offset, key=_LAST_OFFSET), len(entries)):
+            txn = entries[at]
+            if txn.first_offset < upper_bound:
                 into.append(txn)
             if txn.last_stable_offset >= upper_bound:
                 return True

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
+from logstore.kernels import EpochCell
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1
@@ -36,12 +37,12 @@ def end_offset_for(
     return (entries[index - 1].epoch if index else epoch), entries[index].start_offset
 
 
-class LeaderEpochCache:
+class LeaderEpochCache(EpochCell):
     """Not thread-safe: the log that owns it holds its lock around every call.
 
-    ``latest_epoch`` is −1 if the cache is empty. It is a plain attribute because every append reads
-    it. ``assign`` writes the file at once: an entry whose epoch has no batch yet could not be
-    rebuilt. Truncations only mark the cache dirty, since loading a log repeats them (F-207).
+    ``latest_epoch`` is −1 if the cache is empty. It is native because every append reads it.
+    ``assign`` writes the file at once: an entry whose epoch has no batch yet could not be rebuilt.
+    Truncations write nothing, since loading a log repeats them (F-207).
     """
 
     def __init__(
@@ -51,10 +52,10 @@ class LeaderEpochCache:
         self._checkpoint = checkpoint
         self._entries: list[EpochEntry] = []
         self.latest_epoch = UNDEFINED_EPOCH
-        self._dirty = False
+        # What the file has; None if that is not known. A recovery mostly ends with it again.
+        self._stored = tuple(entries) if saved else None
         for entry in entries:  # replayed, so that an inconsistent file obeys the rules (F-34)
             self._assign(entry.epoch, entry.start_offset)
-        self._dirty = not saved or self._entries != entries
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
@@ -67,7 +68,7 @@ class LeaderEpochCache:
     @property
     def saved(self) -> bool:
         """Whether the file has the entries of the cache."""
-        return not self._dirty
+        return self._stored == self.entries
 
     def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
         """Record that ``epoch`` begins at ``start_offset`` (F-204, F-210 … F-214).
@@ -77,10 +78,8 @@ class LeaderEpochCache:
         Raises:
             ValueError: a negative epoch or offset.
         """
-        if self._assign(epoch, start_offset):
-            self._dirty = True
-            if durable:
-                self.flush()
+        if self._assign(epoch, start_offset) and durable:
+            self.flush()
 
     def _assign(self, epoch: int, start_offset: int) -> bool:
         if epoch < 0 or start_offset < 0:
@@ -98,7 +97,6 @@ class LeaderEpochCache:
         """Drop entries that start at or after ``end_offset`` (F-205); negative does nothing."""
         while end_offset >= 0 and self._entries and self._entries[-1].start_offset >= end_offset:
             self._entries.pop()
-            self._dirty = True
         self.latest_epoch = self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
@@ -106,13 +104,10 @@ class LeaderEpochCache:
         index = bisect_right(self._entries, start_offset, key=lambda e: e.start_offset)
         if index and (index > 1 or self._entries[0].start_offset != start_offset):
             self._entries[:index] = [EpochEntry(self._entries[index - 1].epoch, start_offset)]
-            self._dirty = True
 
     def clear(self, *, durable: bool = True) -> None:
-        if self._entries:
-            self._entries.clear()
-            self.latest_epoch = UNDEFINED_EPOCH
-            self._dirty = True
+        self._entries.clear()
+        self.latest_epoch = UNDEFINED_EPOCH
         if durable:
             self.flush()
 
@@ -126,8 +121,8 @@ class LeaderEpochCache:
         return end_offset_for(self._entries, epoch, log_end_offset)
 
     def flush(self) -> None:
-        """Write the file if the cache has changed. Durable on return."""
-        if self._dirty:
+        """Write the file if it has other entries than the cache. Durable on return."""
+        if not self.saved:
             self.write(self.entries)
             self.mark_saved(self.entries)
 
@@ -136,4 +131,4 @@ class LeaderEpochCache:
         self._checkpoint.write(entries)
 
     def mark_saved(self, entries: tuple[EpochEntry, ...]) -> None:
-        self._dirty = self._dirty and self.entries != entries
+        self._stored = entries

@@ -423,16 +423,25 @@ class ProducerStateManager:
         If none lies above the log start, the newest at or below it stays. A producer is known until
         it expires, also if all its records are deleted.
         """
-        for offset in [each for each in self.snapshots if each > log_end_offset]:
-            self.remove_snapshot(offset)
-        for offset in self.snapshots[:-1]:
-            if offset <= log_start_offset:
-                self.remove_snapshot(offset)
+        self._remove_outside(log_start_offset, log_end_offset)
         if self.map_end_offset != log_end_offset:
             self.clear()
             self._load(log_start_offset, now_ms)
         else:
             self.on_log_start_changed(log_start_offset)
+
+    def cut_empty(self, log_start_offset: int, log_end_offset: int) -> None:
+        """As ``truncate_and_reload`` of a state without a producer, which never had one either."""
+        self._remove_outside(log_start_offset, log_end_offset)
+        self.map_end_offset = log_end_offset
+        self.last_snapshot_offset = self.snapshots[-1] if self.snapshots else log_start_offset
+
+    def _remove_outside(self, log_start_offset: int, log_end_offset: int) -> None:
+        for offset in [each for each in self.snapshots if each > log_end_offset]:
+            self.remove_snapshot(offset)
+        for offset in self.snapshots[:-1]:
+            if offset <= log_start_offset:
+                self.remove_snapshot(offset)
 
     def load_for_replay(self, offset: int, now_ms: int) -> list[int]:
         """Load the newest readable snapshot as a base for a replay, or start empty at ``offset``.

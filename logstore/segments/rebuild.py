@@ -66,7 +66,7 @@ def scan_segment(
     """Scan a segment: structure, CRC, indexes, epochs; replays producers when given.
 
     Scans bytes ``start`` to ``end`` as if they were a segment with ``base_offset``; the whole
-    segment by default. Takes the memory of one mapped window, whatever the size of the segment.
+    segment by default. Takes the memory of one window and one batch, whatever the segment's size.
     Writes nothing except aborted transactions, to the segment's transaction index.
     """
     scan = RecoveryScan(
@@ -92,7 +92,7 @@ def scan_segment(
             continue
         if at_end or scan.status not in (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE):
             break
-        window = max(WINDOW, scan.needed_bytes)  # a batch may be longer than the window
+        window = max(window, WINDOW + scan.needed_bytes)  # for a batch that is longer, and the next
     return scan
 
 
@@ -151,9 +151,12 @@ def rebuild_producers(
     would be due before the log has grown past the old log start (F-130).
     """
     log_start_offset = min(log_start_offset, end_offset)
-    was_empty_at = producers.empty and producers.map_end_offset >= end_offset
+    if producers.empty and producers.map_end_offset >= end_offset:
+        # Nothing to load, to replay or to keep: a fail-over cuts thousands of such logs.
+        producers.cut_empty(log_start_offset, end_offset)
+        return
     producers.truncate_and_reload(log_start_offset, end_offset, now_ms)
-    if end_offset > producers.map_end_offset and not was_empty_at:
+    if end_offset > producers.map_end_offset:
         active = segments[-1]
         # A truncation calls this while the segments after the new end still exist.
         segments = tuple(s for s in segments if s.base_offset <= end_offset)

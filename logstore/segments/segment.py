@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from logstore.common.clock import Clock
-from logstore.common.config import LogConfig
+from logstore.common.config import MAX_INT, LogConfig
 from logstore.format import filenames
+from logstore.format.index_entry import TIME_ENTRY
 from logstore.kernels import SegmentState
 from logstore.segments.index import (
     OffsetIndex,
@@ -24,6 +25,7 @@ from logstore.segments.index import (
 )
 from logstore.segments.open_files import LogFile
 from logstore.segments.segment_view import BatchSpan, SegmentView, Slice, copy_range
+from logstore.segments.unwritten import Unwritten
 from logstore.storage.base import File, Storage
 
 _INDEXES = {
@@ -85,6 +87,7 @@ class Segment:
         self._indexes_durable = not sizes
         self._was_truncated = False
         self.is_released = False  # open for appends, except its descriptors
+        self.unwritten = Unwritten()
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -304,9 +307,8 @@ class Segment:
         self.offset_index.replace(offset_index)
         self.time_index.replace(time_index)
         state.offset_entries, state.time_entries = len(offset_index) // 8, len(time_index) // 12
-        state.last_time_entry = (
-            self.time_index.last(state.time_entries).timestamp if state.time_entries else -1
-        )
+        last = time_index[-TIME_ENTRY.size :]
+        state.last_time_entry = TIME_ENTRY.unpack(last)[0] if last else -1
         self._indexes_durable = False
         if active:
             self._attach()
@@ -335,6 +337,7 @@ class Segment:
         self.timestamp_loaded = True
         self._indexes_durable = False
         self._was_truncated = True
+        self.unwritten.cut(change.position)
         if change.position == 0:
             state.rolling_timestamp = -1
             state.created_ms = self._clock.wall_ms()
@@ -382,8 +385,15 @@ class Segment:
 
     # -- durability, names, end ----------------------------------------------------------------
 
+    def write_again(self, size: int = MAX_INT) -> None:
+        """Write at least ``size`` bytes of ``unwritten``."""
+        if self.unwritten.size:
+            with self.file.held() as file:
+                self.unwritten.write(file, self.base_offset, size)
+
     def flush(self, *, indexes: bool) -> None:
         """Sync the ``.log`` and then, with ``indexes``, the three indexes (F-220)."""
+        self.write_again()
         with self.file.held() as file:
             file.sync()
         if indexes:

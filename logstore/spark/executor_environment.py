@@ -31,6 +31,8 @@ _DEPENDENCIES = (  # the other packages that a task may import
     "mmh3",
     "portalocker",
     "xxhash",
+    # the faster codecs, where there is a wheel of them
+    *(name for name in ("zlib_ng", "zstandard") if importlib.util.find_spec(name)),
 )
 _IMPORTED = ("logstore", "logstore.kernels", "pyarrow", *_DEPENDENCIES)
 _LEFT_OUT = frozenset({".c", ".h", ".pxd", ".pyc", ".pyx"})

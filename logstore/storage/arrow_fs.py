@@ -157,7 +157,7 @@ class ArrowFile:
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         _refuse(self.path)
 
-    write_at = rewrite = map = truncate = sync = _refuse
+    write_at = map = truncate = sync = _refuse
 
     def fileno(self) -> int:
         return -1

@@ -90,15 +90,6 @@ class File(Protocol):
         """
         ...
 
-    def rewrite(self, position: int, size: int) -> None:
-        """Count the bytes as written now, without changing them.
-
-        So the next ``sync`` writes them even if a failed one left them out, because the kernel
-        marks such pages clean. The range must not be written to during the call. Bytes past the end
-        of the file are left out.
-        """
-        ...
-
     def map(self, size: int) -> Mapping:
         """Extend the file with zeros to ``size`` if it is shorter and map it for writing."""
         ...

@@ -21,7 +21,7 @@ from checkpoints.printable import printable
 from logstore.common.errors import LogDirLockedError
 from logstore.common.forks import free_in_child, in_child
 from logstore.common.types import Buffer
-from logstore.kernels import MappedWindow, ReadWindow, dirty_pages, scan_directory
+from logstore.kernels import MappedWindow, ReadWindow, read_small, scan_directory
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 
 _VIEW_KEPT_MIN = 256 << 10
@@ -34,9 +34,7 @@ That is faster than to map, fault and unmap its pages, and does not make other t
 ones are mapped, so that they take no memory.
 """
 
-_RESERVE_STEP = 64 << 10
-_REWRITE_STEP = 64 << 20  # bytes mapped at a time
-_COPY_STEP = 1 << 20
+_RESERVE_FIRST, _RESERVE_STEP = 4 << 10, 64 << 10
 _IOV_MAX = 1024  # of Linux; more buffers in one call are EINVAL
 _NANOSECONDS_PER_MS = 1_000_000
 _LOCK_ATTEMPTS_MAX = 10
@@ -85,6 +83,8 @@ class LocalMapping:
         self._map: mmap.mmap | None = None
         if size:
             self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE, **_MMAP_OPTIONS)
+            # Otherwise the first store reads ahead, which fills megabytes with the file's zeros.
+            self._map.madvise(mmap.MADV_RANDOM)
             self._buffer: memoryview | None = memoryview(self._map)
         else:
             self._buffer = memoryview(bytearray())  # the kernel maps no empty range
@@ -102,8 +102,10 @@ class LocalMapping:
         if end > size:
             raise ValueError(f"{end} bytes reserved in a mapping of {size}")
         # In steps, so that an index that grows by 12 bytes asks the file system once in 5,000
-        # entries. Never past the mapping: posix_fallocate would lengthen the file.
-        target = min(-(-end // _RESERVE_STEP) * _RESERVE_STEP, size)
+        # entries. The first are small: a roll cuts the file, and waits for the disk to take blocks
+        # back. Never past the mapping: posix_fallocate would lengthen the file.
+        step = min(max(self._reserved_end, _RESERVE_FIRST), _RESERVE_STEP)
+        target = min(-(-end // step) * step, size)
         os.posix_fallocate(self._file.fileno(), self._reserved_end, target - self._reserved_end)
         self._reserved_end = target
 
@@ -225,21 +227,6 @@ class LocalFile:
             total += written
         return total
 
-    def rewrite(self, position: int, size: int) -> None:
-        """See ``File.rewrite``. Write faults mark the pages: nothing is copied."""
-        end = min(position + size, self.size())
-        for start in range(position, end, _REWRITE_STEP):
-            step = min(_REWRITE_STEP, end - start)
-            try:
-                dirty_pages(self._descriptor, start, step)
-            except OSError:  # an old kernel or a file system without mmap, or a real fault,
-                self._rewrite_copied(start, step)  # which this meets again
-
-    def _rewrite_copied(self, position: int, size: int) -> None:
-        for start in range(position, position + size, _COPY_STEP):
-            step = min(_COPY_STEP, position + size - start)
-            self._write(start, self.read_at(start, step))
-
     def map(self, size: int) -> Mapping:
         if self.size() < size:
             os.ftruncate(self._descriptor, size)
@@ -280,6 +267,12 @@ class LocalStorage(OsFiles):
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
         return LocalFile(path, open_regular(path, flags)[0], owned=writable)
+
+    def read_file(self, path: str, limit: int = -1) -> bytes:
+        data = read_small(path)
+        if data is None or 0 <= limit < len(data):
+            return super().read_file(path, limit)  # which says what is wrong
+        return data
 
     def scan_dir(self, path: str) -> list[FileInfo]:
         entries = scan_directory(path, os.fsencode(path), FileInfo, _KINDS)

@@ -199,11 +199,6 @@ class MemoryFile:
             self.storage.on_write(self, position, data)
         return len(data)
 
-    def rewrite(self, position: int, size: int) -> None:
-        with self.storage.guard:
-            self.check(self.writable)
-            self.storage.on_rewrite(self, position, min(size, self.node.size - position))
-
     def map(self, size: int) -> Mapping:
         with self.storage.guard:
             self.check(self.writable)
@@ -443,8 +438,6 @@ class MemoryStorage:
     def on_truncate(self, file: MemoryFile, size: int) -> None:
         file.node.resize(size)
         file.node.mtime_ms = self._now_ms()
-
-    def on_rewrite(self, file: MemoryFile, position: int, size: int) -> None: ...
 
     def on_map(self, file: MemoryFile, size: int) -> None:
         if size > file.node.size:

@@ -361,12 +361,6 @@ class FaultyStorage(MemoryStorage):
         super().on_truncate(file, size)
         node.touched(min(size, size_before), size)
 
-    def on_rewrite(self, file: MemoryFile, position: int, size: int) -> None:
-        self.before(DiskOperation.WRITE, file.path)
-        if size > 0:
-            self.change(DiskOperation.WRITE, file.path)
-            _faulty_file(file).touched(position, position + size)
-
     def on_map(self, file: MemoryFile, size: int) -> None:
         self.before(DiskOperation.MAP, file.path)
         node = _faulty_file(file)

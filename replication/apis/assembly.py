@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
 from logstore.common.config import Properties
@@ -21,6 +21,7 @@ from replication.apis.kafka_apis import KafkaApis
 from replication.apis.metadata import MetadataApi
 from replication.apis.offsets import OffsetsApi
 from replication.apis.produce import ProduceApi
+from replication.apis.produce_fast_path import ProduceFastPath
 from replication.apis.topics import TopicsApi
 from replication.apis.transactions import TransactionApis
 from replication.broker.broker import Broker
@@ -28,15 +29,21 @@ from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
-from replication.network import CLOSE, ClientQuotas
+from replication.network import CLOSE, ClientQuotas, Direction, FastPath
+from replication.protocol import ApiKey
 
 
 class BrokerApis(NamedTuple):
-    """The coordinators are started. Their owner closes them before the network."""
+    """The coordinators are started. Their owner closes them before the network.
+
+    Attributes:
+        fast_paths: shorter ways past ``apis``, by API key.
+    """
 
     apis: KafkaApis
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    fast_paths: Mapping[int, FastPath]
 
     def close(self) -> None:
         """Answer all requests that wait for a coordinator."""
@@ -52,6 +59,7 @@ def kafka_apis(
     others: Sequence[Properties] = (),
     quotas: ClientQuotas | None = None,
     peers: BrokerPeers = WHOEVER_COMES,
+    detours: Sequence[Sized] = (),
 ) -> BrokerApis:
     """Make the APIs of a broker that has not started yet.
 
@@ -59,6 +67,7 @@ def kafka_apis(
         others: configurations beside those of the parts here that DescribeConfigs shows.
         quotas: of clients; none by default.
         peers: who is taken for a broker.
+        detours: while any of them has anything, no fast path takes a request.
     """
     groups = GroupCoordinator(broker, group_config)
     transactions = TransactionCoordinator(broker, transaction_config)
@@ -76,8 +85,9 @@ def kafka_apis(
         transaction_config,
         *others,
     )
+    produce = ProduceApi(broker)
     areas = (
-        ProduceApi(broker),
+        produce,
         FetchApi(broker, config),
         OffsetsApi(broker),
         MetadataApi(broker, config),
@@ -95,9 +105,12 @@ def kafka_apis(
         peers=peers,
         is_ready=lambda: broker.metadata.is_complete,
     )
+    fast_paths: dict[int, FastPath] = {}
+    if quotas is None or quotas.of(Direction.PRODUCE) is None:
+        fast_paths[ApiKey.PRODUCE] = ProduceFastPath(broker, produce, tuple(detours)).answer
     groups.startup()
     transactions.startup()
-    return BrokerApis(apis, groups, transactions)
+    return BrokerApis(apis, groups, transactions, fast_paths)
 
 
 def apis_between_brokers(broker: Broker) -> KafkaApis:

@@ -94,7 +94,7 @@ class ProduceApi(ApiArea):
                 failed = refused or any(part.error_code for part in response.partitions)
                 reply(CLOSE if failed else NO_RESPONSE)
             else:
-                reply(self._response(version, listener, shape, refused, response))
+                reply(self.response(version, listener, shape, refused, response))
 
         transactional_id = request.transactional_id
         self._broker.handle(
@@ -110,7 +110,7 @@ class ProduceApi(ApiArea):
             answer,
         )
 
-    def _response(
+    def response(
         self,
         version: int,
         listener: str,
@@ -118,6 +118,8 @@ class ProduceApi(ApiArea):
         refused: Mapping[int, Part],
         response: ProduceResponse,
     ) -> wire.ProduceResponse:
+        """The message for partitions in the order of ``shape``: name, id and partitions of each
+        topic; ``refused`` has those that did not reach the log, by their places."""
         appended = iter(response.partitions)
         topics = []
         begin = 0

@@ -183,10 +183,19 @@ class TopicsApi(ApiArea):
             return kind(
                 topic.name,
                 error_code=ErrorCode.REQUEST_TIMED_OUT,
-                error_message="the topic is made, and its leaders are not known in time",
+                error_message=f"the topic is made, and {self._how_far(topic.name, count)}",
             )
         topic_id = self._metadata.topic_id(topic.name) or ZERO_UUID
         return kind(topic.name, topic_id, 0, None, 0, count, factor, configs)
+
+    def _how_far(self, topic: str, count: int) -> str:
+        """What there is of a topic whose client waits no longer."""
+        led = sum(map(self._broker.knows_leader, self._metadata.partitions_of(topic)))
+        made = sum(tp.topic == topic for tp in [*self._broker.replica_manager.partitions])
+        return (
+            f"leaders of {led} of {count} partitions are known in time; {made} replicas are here "
+            "so far"
+        )
 
     # -- DeleteTopics --------------------------------------------------------------------------
 
@@ -275,9 +284,10 @@ class TopicsApi(ApiArea):
             return len(tps) >= count and is_led(self._broker, name)
 
         def finish(answers: Sequence[TopicResponse]) -> None:
-            late = TopicResponse(ErrorCode.REQUEST_TIMED_OUT)
             told = [
-                late
+                TopicResponse(
+                    ErrorCode.REQUEST_TIMED_OUT, self._how_far(topics[at].name, topics[at].count)
+                )
                 if each.error_code is ErrorCode.NONE
                 and not request.validate_only
                 and not has_grown(at)

@@ -85,6 +85,19 @@ class RequestTimedOutError(_Retriable):
     code = ErrorCode.REQUEST_TIMED_OUT
 
 
+class TopicNotReadyError(RequestTimedOutError, TimeoutError):
+    """The controller has changed a topic, and the brokers stopped following before all had done so.
+    They may still do.
+
+    Attributes:
+        done: how many partitions of ``total`` every running broker has taken over.
+    """
+
+    def __init__(self, reason: str, done: int = 0, total: int = 0) -> None:
+        super().__init__(reason)
+        self.done, self.total = done, total
+
+
 class OffsetNotAvailableError(_Retriable):
     code = ErrorCode.OFFSET_NOT_AVAILABLE
 

@@ -495,7 +495,7 @@ class Controller:
             )
 
     def _count(self) -> None:
-        context = ControllerContext() if self._term is None else self._term.context
+        context = _NO_TERM if self._term is None else self._term.context
         self.stats.active_controller_count = int(self.active)
         context.update(self.stats)
 
@@ -504,6 +504,8 @@ def _refuse(event: _Event, code: ErrorCode) -> None:
     if event.fail is not None:
         event.fail(code)
 
+
+_NO_TERM = ControllerContext()  # what is counted by whom does not rule
 
 # The events that a controller reads.
 _SIGNALS: dict[str, Callable[[ControllerTerm], None]] = {

@@ -65,6 +65,8 @@ class Cluster(LocalBrokers):
     ) -> list[TopicPartition]:
         """Create a topic and wait until each partition has a leader that all brokers know.
 
+        It waits as long as replicas are being made, and gives up when none was for 30 s.
+
         Args:
             replication_factor: three, or as many as there are brokers, by default.
             assignment: the replicas of each partition, the preferred leader first.
@@ -73,6 +75,8 @@ class Cluster(LocalBrokers):
                 return its partitions.
         Raises:
             ReplicationError: the controller refuses; ``code`` says why.
+            TopicNotReadyError: the topic is created, and nothing has happened for 30 s. The text,
+                ``done`` and ``total`` say how far the brokers are; they go on when they can.
             UnknownPartitionError: the topic was deleted during the call.
         """
         return self._topics.create_topic(
@@ -92,6 +96,7 @@ class Cluster(LocalBrokers):
 
         Raises:
             UnknownPartitionError: the topic does not exist.
+            TopicNotReadyError: as ``create_topic``, of a deletion.
             ReplicationError: the controller refuses.
         """
         self._topics.delete_topic(topic)
@@ -108,6 +113,7 @@ class Cluster(LocalBrokers):
             assignment: the replicas of each new partition, the preferred leader first.
         Raises:
             ReplicationError: the controller refuses; ``code`` says why.
+            TopicNotReadyError: as ``create_topic``.
             UnknownPartitionError: there is no such topic, or not any more.
         """
         return self._topics.create_partitions(topic, total, assignment=assignment)

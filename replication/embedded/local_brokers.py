@@ -37,6 +37,7 @@ from replication.coordination import (
 )
 
 POLL_S = 0.002
+PROGRESS_MS = 1000
 CLOSE_GRACE_MS = 5000  # time for answers under way to clients
 CLIENT = -1  # the node of clients in the network
 
@@ -482,21 +483,28 @@ class LocalBrokers:
     ) -> None:
         """
         Args:
-            progress: the time restarts whenever what this returns has changed.
+            progress: the time restarts whenever what this returns has changed. It may cost more
+                than the condition, and is called once a second.
         Raises:
             TimeoutError: it did not happen in time; the text names ``what``.
             BrokerUnavailableError: the cluster was closed.
         """
         self._ownership.check()
-        deadline, before = self._runtime.now_ms() + timeout_s * 1000, progress()
+        now_ms = self._runtime.now_ms
+        began, before = now_ms(), progress()
+        look = began + PROGRESS_MS
         pause = threading.Event().wait
         while not condition():
             if self._closed:
                 raise BrokerUnavailableError(f"the cluster is closed: {what}")
-            if before != (now := progress()):
-                deadline, before = self._runtime.now_ms() + timeout_s * 1000, now
-            if self._runtime.now_ms() > deadline:
-                raise TimeoutError(f"waited {timeout_s:.0f} s in vain: {what}")
+            at = now_ms()
+            is_late = at > began + timeout_s * 1000
+            if is_late or at >= look:
+                look = at + PROGRESS_MS
+                if before != (now := progress()):
+                    began, before = at, now
+                elif is_late:
+                    raise TimeoutError(f"waited {timeout_s:.0f} s in vain: {what}")
             pause(POLL_S)
 
 

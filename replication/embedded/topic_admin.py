@@ -18,6 +18,7 @@ from replication.common.errors import (
     BrokerUnavailableError,
     NotControllerError,
     ReplicationError,
+    TopicNotReadyError,
     UnknownPartitionError,
     error_for,
 )
@@ -50,6 +51,9 @@ class TopicAdmin:
     def __init__(self, brokers: LocalBrokers) -> None:
         self._brokers = brokers
         self._client = brokers.client
+        # What was read last, and its meaning: who waits for a topic reads it hundreds of times, and
+        # it has a line for each partition.
+        self._read: tuple[tuple[str, bytes, bytes | None], TopicAssignment] | None = None
 
     def _controller_id(self) -> int:
         controller = self._client.controller_id()
@@ -126,9 +130,17 @@ class TopicAdmin:
                 continue
             if node is None:
                 return None
-            config = {} if found is None else nodes.decode_topic_config(name, found.data)
-            return nodes.decode_topic(name, node.data, config)
+            return self._decoded(name, node.data, None if found is None else found.data)
         raise BrokerUnavailableError(f"topic {name!r}: {failure}")
+
+    def _decoded(self, name: str, topic: bytes, config: bytes | None) -> TopicAssignment:
+        source, read = (name, topic, config), self._read
+        if read is not None and read[0] == source:
+            return read[1]
+        settings = {} if config is None else nodes.decode_topic_config(name, config)
+        decoded = nodes.decode_topic(name, topic, settings)
+        self._read = source, decoded
+        return decoded
 
     def _is_there(self, name: str, topic_id: uuid.UUID) -> bool:
         """Raises as ``_topic``."""
@@ -151,21 +163,49 @@ class TopicAdmin:
     def _wait_for_leaders(
         self, topic: str, topic_id: uuid.UUID, tps: Sequence[TopicPartition]
     ) -> None:
-        waiting = [*reversed(tps)]
-
-        def are_led() -> bool:
+        def is_led(tp: TopicPartition) -> bool:
             running = self._brokers.running()
-            while waiting and all(broker.knows_leader(waiting[-1]) for broker in running):
-                waiting.pop()
-            if not waiting and all(broker.knows_leader(tp) for broker in running for tp in tps):
+            if all(broker.knows_leader(tp) for broker in running):
                 return True
             if not any(broker.metadata.topic_id(topic) == topic_id for broker in running):
                 self._present(topic, topic_id)  # not known yet, or no longer
             return False
 
-        self._brokers.wait_until(
-            are_led, f"topic {topic} has leaders", TIMEOUT_S, lambda: len(waiting)
-        )
+        what = f"partitions of topic {topic!r} have a leader that all brokers know"
+        self._wait_for(topic_id, tps, is_led, what)
+
+    def _wait_for(
+        self,
+        topic_id: uuid.UUID,
+        tps: Sequence[TopicPartition],
+        is_done: Callable[[TopicPartition], bool],
+        what: str,
+        is_over: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Wait until all partitions are done, and what comes after them is over.
+
+        Raises:
+            TopicNotReadyError: nothing happens any more.
+        """
+        waiting = [*reversed(tps)]  # each is looked at until it is done, and once more in the end
+
+        def are_done() -> bool:
+            while waiting and is_done(waiting[-1]):
+                waiting.pop()
+            return not waiting and is_over() and all(map(is_done, tps))
+
+        def progress() -> tuple[int, int]:
+            return len(waiting), self._replicas_of(topic_id)
+
+        try:
+            self._brokers.wait_until(are_done, what, TIMEOUT_S, progress)
+        except TimeoutError as error:
+            done = sum(map(is_done, tps))
+            reason = (
+                f"{done} of {len(tps)} {what}, which have {self._replicas_of(topic_id)} replicas; "
+                f"nothing has changed for {TIMEOUT_S:.0f} s"
+            )
+            raise TopicNotReadyError(reason, done, len(tps)) from error
         self._client.refresh()
 
     # -- operations ---------------------------------------------------------------------
@@ -204,16 +244,17 @@ class TopicAdmin:
         return tps
 
     def delete_topic(self, topic: str) -> None:
-        topic_id = self._present(topic).topic_id
+        found = self._present(topic)
+        topic_id = found.topic_id
         request = DeleteTopicRequest(topic_id=topic_id)
         self._ask_for_topic(request, ErrorCode.UNKNOWN_TOPIC_ID)
-        self._brokers.wait_until(
-            lambda: self._is_gone(topic, topic_id),
-            f"topic {topic} is gone",
-            TIMEOUT_S,
-            lambda: self._replicas_of(topic_id),
-        )
-        self._client.refresh()
+
+        def has_none(tp: TopicPartition) -> bool:
+            return not any(_has_replica(b, tp, topic_id) for b in self._brokers.running())
+
+        tps = [TopicPartition(topic, number) for number in found.partitions]
+        what = f"partitions of topic {topic!r} are on no broker"
+        self._wait_for(topic_id, tps, has_none, what, lambda: self._is_gone(topic, topic_id))
 
     def _replicas_of(self, topic_id: uuid.UUID) -> int:
         """Count the replicas of a topic that the running brokers have."""
@@ -223,18 +264,17 @@ class TopicAdmin:
         return sum(log is not None and log.topic_id == topic_id for log in held)
 
     def _is_gone(self, topic: str, topic_id: uuid.UUID) -> bool:
+        """Whether neither the running brokers nor the coordinator know a topic."""
         brokers = self._brokers.running()
-        if self._replicas_of(topic_id):
-            return False
         if any(b.metadata.topic_id(topic) == topic_id for b in brokers):
             return False
-        if len(brokers) < len(self._brokers.broker_ids):
-            return True  # the controller may wait for the others
         try:
-            found = self._topic(topic)
+            # The controller may wait for those that are down.
+            if len(brokers) == len(self._brokers.broker_ids) and self._is_there(topic, topic_id):
+                return False
         except BrokerUnavailableError:
             return False
-        return found is None or found.topic_id != topic_id
+        return not self._replicas_of(topic_id)
 
     def create_partitions(
         self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] | None = None
@@ -292,6 +332,12 @@ class TopicAdmin:
         request = ElectLeadersRequest(ElectionType.PREFERRED, tps or None)
         response: ElectLeadersResponse = self._ask_controller(request)
         return dict(response.partitions)
+
+
+def _has_replica(broker: Broker, tp: TopicPartition, topic_id: uuid.UUID) -> bool:
+    partition = broker.replica_manager.partitions.get(tp)
+    log = None if partition is None else partition.log
+    return log is not None and log.topic_id == topic_id
 
 
 def _is_made_by(found: TopicAssignment, request: CreateTopicRequest) -> bool:

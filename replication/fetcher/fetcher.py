@@ -178,9 +178,9 @@ class Fetcher:
                 if self._closed:
                     return
                 turn = self._round()
-                if turn.truncating and self._truncate_alone(turn.truncating):
+                if turn.truncating and self._truncate_alone(turn.truncating.values()):
                     turn = self._round()
-                unsettled = turn.unsettled
+                unsettled = [*turn.unsettled.values()]
                 if not unsettled:
                     following = self._next(turn)
                     if following is None:
@@ -265,7 +265,7 @@ class Fetcher:
         quota = self._env.quota
         return quota is not None and not state.in_sync and quota.is_throttled(state.tp)
 
-    def _truncate_alone(self, truncating: list[FetchState]) -> bool:
+    def _truncate_alone(self, truncating: Iterable[FetchState]) -> bool:
         """Truncate partitions that need not ask the leader (R-130). False if there were none."""
         rule = self._env.rule
         alone = [s for s in truncating if not rule.must_ask(s.last_epoch)]
@@ -274,8 +274,7 @@ class Fetcher:
                 state.truncate(Truncation(state.offset, finished=True), rule)
             except Exception as error:
                 self._failures.not_applied(state, error)
-        if alone:
-            self._states.group_by_topic()
+            self._states.go_on(state)
         return bool(alone)
 
     def _finish_changes(self, unsettled: list[FetchState]) -> None:
@@ -304,9 +303,9 @@ class Fetcher:
     def _next(self, turn: Round) -> tuple[Request, Apply] | None:
         """The next request, and the function that applies its answer."""
         if turn.truncating:
-            return self._ask_epochs(turn.truncating)
+            return self._ask_epochs([*turn.truncating.values()])
         if turn.resetting:
-            return self._ask_ends(turn.resetting)
+            return self._ask_ends([*turn.resetting.values()])
         if turn.fetching:
             return self._fetch(turn)
         return None

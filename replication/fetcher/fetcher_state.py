@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from checkpoints.loggers import get_logger
@@ -285,11 +286,15 @@ class FetchProgress(NamedTuple):
 
 
 class Round:
-    """The partitions with work. Progress of its members keeps it up to date."""
+    """The partitions with work. Progress of its members keeps it up to date, and new ones join it:
+    thousands come in pieces, and no piece looks at all that came before. An answer belongs to the
+    states that asked (R-117), so none becomes another one while a request is in flight.
+    """
 
     __slots__ = (
         "_changed",
-        "due_ms",
+        "_delayed",
+        "_delays",
         "fetching",
         "resetting",
         "throttled",
@@ -299,28 +304,48 @@ class Round:
     )
 
     def __init__(self) -> None:
-        self.unsettled: list[FetchState] = []  # done before anything else
-        self.truncating: list[FetchState] = []
-        self.resetting: list[FetchState] = []
-        self.fetching: dict[TopicPartition, FetchState] = {}
-        self.due_ms: int | None = None  # when the first delay ends
+        self.unsettled: dict[TopicPartition, FetchState] = {}  # done before anything else
+        self.truncating: dict[TopicPartition, FetchState] = {}
+        self.resetting: dict[TopicPartition, FetchState] = {}
+        # In fetch order. None holds the place of a state of those above.
+        self.fetching: dict[TopicPartition, FetchState | None] = {}
         self.throttled = False  # some wait for the quota
         self.wanted: dict[TopicPartition, FetchPartition] = {}  # of ``fetching``
         # Changes since the last request; None: there was no request.
         self._changed: dict[TopicPartition, None] | None = None
+        self._delayed: list[tuple[int, int, FetchState]] = []  # a heap, by the end of the delay
+        self._delays = 0
 
-    def is_over(self, now_ms: int) -> bool:
-        """Whether time may have changed it."""
-        return self.throttled or (self.due_ms is not None and now_ms >= self.due_ms)
+    @property
+    def due_ms(self) -> int | None:
+        """When the first delay ends."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def take_due(self, now_ms: int) -> Iterator[FetchState]:
+        while self._delayed and self._delayed[0][0] <= now_ms:
+            yield heappop(self._delayed)[2]
 
     def put_last(self, state: FetchState, part: FetchPartition) -> None:
+        self.fetching.pop(state.tp, None)
+        self.wanted.pop(state.tp, None)
+        self.put(state, part)
+
+    def put(self, state: FetchState | None, part: FetchPartition) -> None:
+        """Put a state where its place is held, or last; or None, to hold a place."""
+        self.fetching[part.tp] = state
+        self.wanted[part.tp] = part
+        if self._changed is not None:
+            self._changed[part.tp] = None
+
+    def delay(self, state: FetchState) -> None:
+        """A state has no place until its delay ends."""
         tp = state.tp
-        self.fetching.pop(tp, None)
-        self.wanted.pop(tp, None)
-        self.fetching[tp] = state
-        self.wanted[tp] = part
+        for part in (self.unsettled, self.truncating, self.resetting, self.fetching, self.wanted):
+            part.pop(tp, None)
         if self._changed is not None:
             self._changed[tp] = None
+        self._delays += 1
+        heappush(self._delayed, (state.delayed_until_ms, self._delays, state))
 
     def take_changes(self) -> Iterable[TopicPartition] | None:
         """The changes since the last call. None at the first call: anything may have changed."""
@@ -356,8 +381,8 @@ class FetchStates:
         return self._states.get(state.tp) is state
 
     def pop(self, tp: TopicPartition) -> None:
-        self._round = None
-        self._states.pop(tp, None)
+        if self._states.pop(tp, None) is not None:
+            self._round = None
 
     def clear(self) -> None:
         self._states.clear()
@@ -365,8 +390,12 @@ class FetchStates:
 
     def put_last(self, state: FetchState) -> None:
         """Add a state, or move a changed one to the end of the order."""
+        is_new = state.tp not in self._states
         self._move_last(state)
-        self._round = None
+        if self._round is not None and is_new and not state.is_settled:
+            self._sort_in(self._round, state)
+        else:
+            self._round = None
 
     def progress(self, state: FetchState) -> None:
         """As ``put_last``, for a partition that was fetched and continues."""
@@ -387,7 +416,15 @@ class FetchStates:
     def mark_settled(self, states: Iterable[FetchState]) -> None:
         for state in states:
             state.is_settled = True
-        self._round = None
+            self.go_on(state)
+
+    def go_on(self, state: FetchState) -> None:
+        """Note that a state goes on from what comes before a fetch, while none is in flight."""
+        turn, tp = self._round, state.tp
+        if turn is not None:
+            turn.unsettled.pop(tp, None)
+            turn.truncating.pop(tp, None)
+            self._sort_in(turn, state)
 
     def group_by_topic(self) -> None:
         """Group the order by topic, as a round of truncation does (R-115)."""
@@ -402,7 +439,9 @@ class FetchStates:
         for state in list(states):
             if state.delayed_until_ms <= now_ms and self.holds(state):
                 state.delayed_until_ms = until_ms
-                self.put_last(state)
+                self._move_last(state)
+                if self._round is not None:
+                    self._round.delay(state)
 
     def round(self, now_ms: int, must_wait: Callable[[FetchState], bool] | None) -> Round:
         """The work that can be done now.
@@ -410,24 +449,42 @@ class FetchStates:
         ``must_wait`` says whether the quota holds a partition back; None while it is not exceeded.
         """
         kept = self._round
-        if kept is not None and must_wait is None and not kept.is_over(now_ms):
+        if kept is not None and must_wait is None and not kept.throttled:
+            for state in kept.take_due(now_ms):
+                if self.holds(state):
+                    self._move_last(state)
+                    self._sort_in(kept, state, now_ms)
             return kept
         self._round = new = Round()
         for state in self._states.values():
-            if state.delayed_until_ms > now_ms:
-                if new.due_ms is None or state.delayed_until_ms < new.due_ms:
-                    new.due_ms = state.delayed_until_ms
-            elif not state.is_settled:
-                new.unsettled.append(state)
-            elif state.phase is Phase.TRUNCATING:
-                new.truncating.append(state)
-            elif state.phase is Phase.RESETTING:
-                new.resetting.append(state)
-            elif must_wait is not None and must_wait(state):
-                new.throttled = True
-            else:
-                new.put_last(state, self._part(state))
+            self._sort_in(new, state, now_ms, must_wait)
         return new
+
+    def _sort_in(
+        self,
+        turn: Round,
+        state: FetchState,
+        now_ms: int = 0,
+        must_wait: Callable[[FetchState], bool] | None = None,
+    ) -> None:
+        """``now_ms`` may be left out for one that has just gone on."""
+        if state.delayed_until_ms > now_ms:
+            turn.delay(state)
+            return
+        if not state.is_settled:
+            before_a_fetch = turn.unsettled
+        elif state.phase is Phase.TRUNCATING:
+            before_a_fetch = turn.truncating
+        elif state.phase is Phase.RESETTING:
+            before_a_fetch = turn.resetting
+        elif must_wait is not None and must_wait(state):
+            turn.throttled = True
+            return
+        else:
+            turn.put(state, self._part(state))
+            return
+        before_a_fetch[state.tp] = state
+        turn.put(None, self._part(state))
 
 
 __all__ = [

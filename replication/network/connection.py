@@ -7,7 +7,7 @@ been handed to the socket (W-8). So one answer at most waits here, and pipelinin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from replication.network.requests import (
     CLOSE,
     Answer,
     ConnectionInfo,
+    FastPath,
     PeerCertificate,
     ReceivedRequest,
     Send,
@@ -43,12 +44,14 @@ class Rules:
         parse_header: of a whole frame; raises for a malformed one (W-7).
         serves: whether an API key and version are served by a listener; asked before a large frame
             takes memory.
+        fast_paths: shorter ways past the handler, by API key.
     """
 
     config: NetworkConfig
     memory: MemoryPool
     parse_header: Callable[[memoryview], RequestHeader]
     serves: Callable[[int, int, Listener], bool]
+    fast_paths: dict[int, FastPath] = field(default_factory=dict)
 
 
 class ConnectionState(Enum):
@@ -240,6 +243,19 @@ class Connection:
         else:
             self.state = READING
         return True
+
+    def begin(self) -> int:
+        """A whole request is in process. Returns its number."""
+        self.state = IN_PROCESS
+        self._end_ms = NEVER
+        self.number += 1
+        return self.number
+
+    def served(self, now_ms: int) -> None:
+        """A whole request was answered, and all of its answer handed to the socket."""
+        self.state = READING
+        self._end_ms = NEVER
+        self._touched_ms = now_ms
 
     def _begin_sending(self, answer: Send, now_ms: int) -> None:
         self.state = SENDING

@@ -162,6 +162,20 @@ class FrameReader:
         self._spare = None
         return kept[_PREFIX:end]
 
+    @property
+    def whole_frame(self) -> memoryview | None:
+        """What ``next_frame`` would give, with its length; None also for a large one."""
+        kept = self._kept
+        end = _PREFIX + int.from_bytes(kept[:_PREFIX], signed=True)
+        return kept[:end] if _PREFIX < end <= len(kept) else None
+
+    def drop_frame(self) -> None:
+        """Take ``whole_frame``, if there is one, as it has been dealt with."""
+        kept = self._kept
+        if kept:
+            self._kept = kept[_PREFIX + self.announced_size :] or _NOTHING
+            self._spare = None
+
     def large_header(self) -> memoryview | None:
         """The first bytes of a frame that needs a buffer of its own; call ``begin_large`` next.
 

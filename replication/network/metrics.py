@@ -87,6 +87,11 @@ class ApiMetrics:
             counts = self.counts[phase]
             self.counts[phase] = [a + b for a, b in zip(counts, other.counts[phase], strict=True)]
 
+    def spread(self, *spent_ns: int) -> None:
+        """Count a request that was not fast, by the time that it spent in each phase."""
+        for counts, ns in zip(self.counts, spent_ns, strict=True):
+            counts[0 if ns <= _LEAST_NS else bisect_left(_BOUNDS_NS, ns)] += 1
+
     def buckets(self, at: int) -> list[tuple[float, int]]:
         """The histogram of a phase: bounds in ms, the last one infinite, and how many requests took
         no longer than each."""
@@ -111,16 +116,8 @@ class RequestMetrics:
     def record(self, exchange: Exchange, sent_ns: int) -> None:
         """Count a request whose answer has left. This runs for every request, so the loops are
         for the slow ones and for those with errors."""
-        api = self.apis.get(exchange.api_key)
-        if api is None:
-            api = self.apis[exchange.api_key] = ApiMetrics()
-        version, answer = exchange.api_version, exchange.answer
-        try:
-            api.versions[version] += 1
-        except KeyError:
-            known = _known_version(exchange.api_key, version)
-            api.versions[known] = api.versions.get(known, 0) + 1
-        throttle_ns = 0
+        api = self._counted(exchange.api_key, exchange.api_version)
+        answer, throttle_ns = exchange.answer, 0
         if isinstance(answer, Send):
             throttle_ns = answer.throttle_ms * 1_000_000
             for code in answer.errors:
@@ -144,7 +141,7 @@ class RequestMetrics:
         if total_ns <= _LEAST_NS and not throttle_ns:
             api.fast += 1
             return
-        spent = (
+        api.spread(
             queue_ns,
             ended_ns - begun_ns,
             remote_ns,
@@ -153,8 +150,33 @@ class RequestMetrics:
             sent_ns - taken_ns,
             total_ns,
         )
-        for counts, ns in zip(api.counts, spent, strict=True):
-            counts[0 if ns <= _LEAST_NS else bisect_left(_BOUNDS_NS, ns)] += 1
+
+    def record_fast_path(
+        self, key: int, version: int, received_ns: int, answered_ns: int, sent_ns: int
+    ) -> None:
+        """Count a request that was answered and sent in one go, without an error."""
+        api = self._counted(key, version)
+        local_ns, send_ns = answered_ns - received_ns, sent_ns - answered_ns
+        total_ns = sent_ns - received_ns
+        sums = api.sums_ns
+        sums[_LOCAL] += local_ns
+        sums[_RESPONSE_SEND] += send_ns
+        sums[_TOTAL] += total_ns
+        if total_ns <= _LEAST_NS:
+            api.fast += 1
+        else:
+            api.spread(0, local_ns, 0, 0, 0, send_ns, total_ns)
+
+    def _counted(self, key: int, version: int) -> ApiMetrics:
+        """The numbers of an API, one more request of the version counted."""
+        try:
+            api = self.apis[key]
+            api.versions[version] += 1
+        except KeyError:
+            api = self.apis.setdefault(key, ApiMetrics())
+            known = _known_version(key, version)
+            api.versions[known] = api.versions.get(known, 0) + 1
+        return api
 
 
 class ListenerMetrics:

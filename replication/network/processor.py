@@ -12,6 +12,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
+from struct import Struct
 
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
@@ -36,8 +37,14 @@ from replication.network.requests import (
     Answer,
     ReceivedRequest,
     RequestHandler,
+    Send,
 )
-from replication.network.transport_layer import MAX_TURN_BYTES, TransportLayer
+from replication.network.spinning import Spin
+from replication.network.transport_layer import (
+    MAX_TURN_BYTES,
+    PlaintextTransportLayer,
+    TransportLayer,
+)
 from replication.network.wakeup import Wakeup
 
 logger = get_logger(__name__)
@@ -47,6 +54,8 @@ _READ = select.EPOLLIN
 _WRITE = select.EPOLLOUT
 _GONE = select.EPOLLHUP | select.EPOLLERR
 _UNKNOWN = -1  # to epoll
+_NOTHING = memoryview(b"")
+_HEAD = Struct(">ihhi")  # of a request: size, API key, version, correlation id
 _STALE_DEADLINES = 1000  # of closed connections, kept until there are more
 
 
@@ -120,6 +129,7 @@ class Processor:
         self._sleeping = False
         self._epoll = select.epoll()
         self._wakeup = Wakeup(self._epoll)
+        self._spin = Spin(self._epoll, clock.monotonic_ns)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # ----------------------------------------------------------------------- from any thread
@@ -193,10 +203,15 @@ class Processor:
             self.discard()
 
     def _turn(self) -> None:
-        self._sleeping = True
-        # The flag is set before the inbox is looked at, so any later post wakes the poll.
-        events = self._epoll.poll(0 if self._inbox or self._ready else self._timeout_s)
-        self._sleeping = False
+        spin, is_busy = self._spin, self._inbox or self._ready
+        events = spin.look(self._inbox) if spin.is_due and not is_busy else None
+        if not events:
+            self._sleeping = True
+            # The flag is set before the inbox is looked at, so any later post wakes the poll.
+            events = self._epoll.poll(0 if self._inbox or self._ready else self._timeout_s)
+            self._sleeping = False
+            if spin.is_due and not is_busy:
+                spin.woken()
         for descriptor, event in events:
             if descriptor == self._wakeup.descriptor:
                 self._wakeup.clear()
@@ -286,16 +301,80 @@ class Processor:
         if self._unqueued and not reader.is_large:
             connection.starve()
             return
-        count = channel.transport.receive_into(reader.window(self._shared))
+        window = reader.window(self._shared)
+        count = channel.transport.receive_into(window)
         now_ns = self._now_ns()
-        connection.received(count or 0, now_ns // 1_000_000)
         channel.metrics.bytes_in += count or 0
+        if (
+            count
+            and window is self._shared
+            and self._took_fast_path(channel, window[:count], now_ns)
+        ):
+            return
+        connection.received(count or 0, now_ns // 1_000_000)
         if count == 0:
             connection.peer_ended()
-        self._next_request(channel, now_ns)
+        self._next_request(channel, now_ns, count or 0)
 
-    def _next_request(self, channel: Channel, now_ns: int) -> bool:
+    def _took_fast_path(self, channel: Channel, frame: memoryview, now_ns: int) -> bool:
+        """Answer ``frame``, if it is a whole request with its length that a fast path takes.
+
+        False if not: then nothing was done. A connection with TLS has no fast path, as its socket
+        may hold bytes that nobody is told of.
+        """
+        connection, transport = channel.connection, channel.transport
+        if len(frame) < _HEAD.size:
+            return False
+        size, key, version, correlation_id = _HEAD.unpack_from(frame)
+        fast_path = self._rules.fast_paths.get(key)
+        if (
+            fast_path is None
+            or size + 4 != len(frame)
+            or size > connection.reader.max_size
+            or not connection.info.is_logged_in
+            or self._stopping
+            or type(transport) is not PlaintextTransportLayer
+            or self._slow.has(key, now_ns)
+        ):
+            return False
+        answer = fast_path(frame, version, correlation_id, connection.info)
+        if answer is None:
+            return False
+        connection.reader.drop_frame()
+        answered_ns = self._now_ns()
+        if answered_ns - now_ns > QUICK_NS or self._slow.strikes:
+            self._slow.note(key, answered_ns - now_ns, answered_ns)
+        sent = 0
+        if type(answer) is bytes:
+            sent = transport.send((answer,), 0) or 0
+            channel.metrics.bytes_out += sent
+            if sent == len(answer):
+                sent_ns = self._now_ns()
+                self.metrics.record_fast_path(key, version, now_ns, answered_ns, sent_ns)
+                connection.served(sent_ns // 1_000_000)
+                self._spin.is_due = True
+                return True
+        about = key, version, correlation_id, "", _NOTHING, connection.info, now_ns
+        exchange = Exchange(self.deliver, channel, connection.begin(), ReceivedRequest(*about))
+        exchange.ended_ns = exchange.answered_ns = answered_ns
+        if isinstance(answer, bytes):
+            self._take_answer(exchange, Send([memoryview(answer)[4:]]), sent)
+        else:
+            answer(exchange)
+        return True
+
+    def _next_request(self, channel: Channel, now_ns: int, refused_size: int = 0) -> bool:
+        """Begin the next request, if it is whole. No fast path takes a frame of ``refused_size``:
+        it is the one that was tried."""
         connection = channel.connection
+        if self._rules.fast_paths:
+            frame = connection.reader.whole_frame
+            if (
+                frame is not None
+                and len(frame) != refused_size
+                and self._took_fast_path(channel, frame, now_ns)
+            ):
+                return True
         request = connection.next_request(now_ns)
         if request is None:
             return False
@@ -312,7 +391,8 @@ class Processor:
             self._unqueued.append(exchange)
         return True
 
-    def _take_answer(self, exchange: Exchange, answer: Answer) -> None:
+    def _take_answer(self, exchange: Exchange, answer: Answer, sent: int = 0) -> None:
+        """``sent`` bytes of it have been handed to the socket, with its length."""
         channel = exchange.channel
         assert isinstance(channel, Channel)
         connection = channel.connection
@@ -324,6 +404,8 @@ class Processor:
         exchange.taken_ns, exchange.answer, channel.exchange = now_ns, answer, exchange
         state = connection.state
         if state is SENDING:
+            if sent:
+                connection.sent(sent, now_ns // 1_000_000)
             self._guarded(self._send_and_settle, channel, 0)
             return
         if state is not DELAYED:  # nothing is to be sent
@@ -348,6 +430,7 @@ class Processor:
             connection.sent(count, now_ns // 1_000_000)
             if connection.state is not SENDING:
                 self._record(channel, now_ns)
+                self._spin.is_due = True
 
     def _record(self, channel: Channel, now_ns: int) -> None:
         """Count a request whose answer has left."""

@@ -57,7 +57,7 @@ class Exchange:
         channel: object,
         number: int,
         request: ReceivedRequest,
-        reserved: int,
+        reserved: int = 0,
     ) -> None:
         self.deliver, self.channel, self.number = deliver, channel, number
         self.request: ReceivedRequest | None = request

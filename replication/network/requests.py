@@ -108,6 +108,13 @@ CLOSE = Quiet.CLOSE
 Answer = Send | Quiet
 Respond = Callable[[Answer], None]
 RequestHandler = Callable[[ReceivedRequest, Respond], None]
+FastPath = Callable[
+    [memoryview, int, int, ConnectionInfo], bytes | Callable[[Respond], None] | None
+]
+"""A shorter way for one API, on the network thread. Takes a whole frame with its length, the
+version, the correlation id and the connection; keeps no view of the frame. Returns the frame of an
+answer without errors; or what answers otherwise, now or later; or None if it has done nothing, as
+the request is for the handler."""
 
 
 def size_of(part: Buffer | FileSlice) -> int:

@@ -139,6 +139,18 @@ class LeaderSide:
             return True, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return True, ErrorCode.NONE
 
+    def has_committed(self, append: LeaderAppend) -> bool:
+        """Whether an append is committed, by enough replicas. If not, ``acks_satisfied`` says
+        more."""
+        role = self._replica.role
+        return (
+            isinstance(role, Leadership)
+            and role.leader_epoch == append.leader_epoch
+            and len(role.isr.maximal) >= role.min_isr
+            and role.log.high_watermark > append.info.last_offset
+            and self._replica.role is role
+        )
+
     # -- fetch ---------------------------------------------------------------------------------
 
     def fetch(

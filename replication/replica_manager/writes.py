@@ -10,8 +10,10 @@ from typing import Any
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError, RecordRejectedError, ResourceBusyError
+from logstore.common.types import Buffer
 from logstore.format.batch import end_transaction_marker
 from logstore.format.control import ControlType
+from logstore.kernels import AppendInfo
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
@@ -41,6 +43,9 @@ from replication.replica_manager.transaction_verification import AddPartitionsTo
 from replication.replica_manager.waiting import BrokerStats, WaitingRequests
 
 _NO_ERROR = ErrorCode.NONE  # bound once: looking it up takes 0.4 µs on Python 3.11
+
+UncommittedAppend = Callable[[Callable[[ProduceResponse], None]], None]
+"""Takes what is to be called once the append is committed, or is not to be waited for any more."""
 
 WITHOUT_LOG_START = frozenset(
     {
@@ -129,11 +134,9 @@ class Writes:
                     part.records, request.acks, origin, part.leader_epoch, check
                 )
             except Exception as error:
-                refuse = self._refusal if part.tp in errors else self._refusal_of_log
+                refuse = self._refusal if part.tp in errors else self._refusal_of_append
                 responses.append(refuse(part.tp, error))
-                rejected += len(part.records) if isinstance(error, RecordRejectedError) else 0
-                if isinstance(error, ResourceBusyError):  # perhaps written and only not synced
-                    self._waiting.on_append(part.tp, False)
+                rejected += _rejected_bytes(part.records, error)
                 continue
             info = append.info
             if not info.duplicate:
@@ -141,15 +144,7 @@ class Writes:
                 count += info.record_count
             appended.append((part.tp, append))
             required[at] = info.last_offset + 1, append.leader_epoch
-            responses.append(
-                ProducePartitionResponse(
-                    part.tp,
-                    _NO_ERROR,
-                    info.first_offset,
-                    info.log_append_time,
-                    info.log_start_offset,
-                )
-            )
+            responses.append(_response_to(part.tp, info))
         stats = self._stats
         with stats.lock:
             stats.bytes_in += size
@@ -175,6 +170,52 @@ class Writes:
         self._waiting.add(
             self._waiting.produce, operation, [part.tp for part in request.partitions]
         )
+
+    def append_one(
+        self, tp: TopicPartition, records: bytes, acks: int, timeout_ms: int
+    ) -> AppendInfo | ProducePartitionResponse | UncommittedAppend:
+        """Append one batch of a client, with acks of 1 or −1 and without a transaction, as
+        ``produce``. Returns the append, or why there is none, or the append that is to be waited
+        for."""
+        stats = self._stats
+        try:
+            leader = self._partitions.find(tp).leader
+            append = leader.append(records, acks, check=self._check_of_transactions)
+        except Exception as error:
+            refusal = self._refusal_of_append(tp, error)
+            with stats.lock:
+                stats.bytes_rejected += _rejected_bytes(records, error)
+            return refusal
+        info = append.info
+        if not info.duplicate:
+            with stats.lock:
+                stats.bytes_in += info.size
+                stats.messages_in += info.record_count
+            self._waiting.on_append(tp, append.hw_moved)
+        elif append.hw_moved:
+            self._waiting.on_high_watermark(tp)
+        if acks == 1 or (append.hw_moved and leader.has_committed(append)):
+            return info
+        return partial(self._await_append, tp, append, timeout_ms)
+
+    def _await_append(
+        self,
+        tp: TopicPartition,
+        append: LeaderAppend,
+        timeout_ms: int,
+        respond: Callable[[ProduceResponse], None],
+    ) -> None:
+        info = append.info
+        operation = DelayedProduce(
+            timeout_ms,
+            [_response_to(tp, info)],
+            {0: (info.last_offset + 1, append.leader_epoch)},
+            self._partitions,
+            respond,
+            self._stats,
+            hw_moved=append.hw_moved or info.duplicate,
+        )
+        self._waiting.add(self._waiting.produce, operation, [tp])
 
     def write_txn_markers(
         self,
@@ -242,8 +283,10 @@ class Writes:
             error = UnknownPartitionError(f"{tp} is not known here")
         return self._refusal(tp, error)
 
-    def _refusal_of_log(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
+    def _refusal_of_append(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
         """As ``_refusal``, with the log start offset where Kafka sends it."""
+        if isinstance(error, ResourceBusyError):  # perhaps written and only not synced
+            self._waiting.on_append(tp, False)
         refusal = self._refusal(tp, error)
         partition = self._partitions.get(tp)
         if refusal.error_code in WITHOUT_LOG_START or partition is None or partition.log is None:
@@ -288,6 +331,17 @@ class Writes:
         self._waiting.add(
             self._waiting.delete_records, operation, [tp for tp, _ in request.partitions]
         )
+
+
+def _response_to(tp: TopicPartition, info: AppendInfo) -> ProducePartitionResponse:
+    return ProducePartitionResponse(
+        tp, _NO_ERROR, info.first_offset, info.log_append_time, info.log_start_offset
+    )
+
+
+def _rejected_bytes(records: Buffer, error: Exception) -> int:
+    """How many bytes of a refused append count as rejected."""
+    return len(records) if isinstance(error, RecordRejectedError) else 0
 
 
 class _DelayedWrite(DelayedOperation):

@@ -85,10 +85,13 @@ class RequestFaults:
     In each method ``apis`` says which requests the fault is for. By default it is for all but
     ApiVersions, with which every connection begins. ``times`` is how many requests meet it, None
     for all that come. ``broker`` limits it to one broker.
+
+    Attributes:
+        pending: those that requests may still meet; read by anybody.
     """
 
     def __init__(self) -> None:
-        self._faults: list[RequestFault] = []
+        self.pending: list[RequestFault] = []
         self._lock = threading.Lock()
 
     def delay(
@@ -161,22 +164,22 @@ class RequestFaults:
     def clear(self) -> None:
         """Remove all faults."""
         with self._lock:
-            self._faults.clear()
+            self.pending.clear()
 
     def _add(self, fault: RequestFault) -> RequestFault:
         with self._lock:
-            self._faults.append(fault)
+            self.pending.append(fault)
         return fault
 
     def _match(self, api_key: int, broker: int) -> RequestFault | None:
         if api_key == ApiKey.API_VERSIONS:
             return None
         with self._lock:
-            for fault in self._faults:
+            for fault in self.pending:
                 if fault.is_for(api_key, broker):
                     fault.met += 1
                     if fault.met == fault.times:
-                        self._faults.remove(fault)
+                        self.pending.remove(fault)
                     return fault
         return None
 
@@ -185,7 +188,7 @@ class RequestFaults:
 
         def handle(received: ReceivedRequest, respond: Respond) -> None:
             # Nearly always there is none.
-            fault = self._match(received.api_key, broker) if self._faults else None
+            fault = self._match(received.api_key, broker) if self.pending else None
             if fault is None:
                 handler(received, respond)
             else:

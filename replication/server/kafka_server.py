@@ -93,6 +93,7 @@ class KafkaServer:
                     f"listener {listener.name} is bound to all addresses: give the host that "
                     "clients are to use (--advertise HOST)"
                 )
+        self._faults = tuple(each.pending for each in faults)
         handler: RequestHandler = self._handle
         for each in faults:
             handler = each.around(broker_id, handler)
@@ -146,8 +147,9 @@ class KafkaServer:
             (config.network,),
             ClientQuotas(config.network, broker.runtime.now_ms),
             self._peers,
+            self._faults,
         )
-        self._network.start()
+        self._network.start(self._apis.fast_paths)
 
     def _handle(self, received: ReceivedRequest, respond: Respond) -> None:
         apis = self._apis

@@ -138,13 +138,13 @@ def next_restart(
     with the reasons if none may now."""
     controllers = {each.broker_id for each in view.brokers if each.is_controller}
     others = sorted(set(pending) - controllers)
-    reasons: list[str] = []
+    reasons: dict[str, None] = {}  # a set in order: each partition may have one
     for broker_id in others or sorted(pending):
         found = why_not_restart(broker_id, view, allow_unavailable=allow_unavailable)
         if not found:
             return broker_id, []
-        reasons += [each for each in found if each not in reasons]
-    return None, reasons
+        reasons |= dict.fromkeys(found)
+    return None, [*reasons]
 
 
 # -- asking ---------------------------------------------------------------------------------------

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     BrokerUnavailableError,
     ReplicationError,
+    TopicNotReadyError,
     UnknownPartitionError,
 )
 from replication.common.messages import CreatePartitionsRequest, Request
 from replication.embedded.cluster import Cluster
+from replication.embedded.local_brokers import LocalBrokers
 
 ALL = [[0, 1, 2]]
 
@@ -220,3 +226,45 @@ class TestConfiguration:
         topic = cluster._topics._topic("t")
         assert topic is not None
         assert topic.config == {}
+
+
+class TestPatience:
+    def test_says_how_far_the_brokers_are(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The topic is there, and its last partition gets its leader later."""
+        knows, wait = Broker.knows_leader, cluster.wait_until
+        monkeypatch.setattr(
+            Broker, "knows_leader", lambda self, tp: tp.partition < 2 and knows(self, tp)
+        )
+        cluster.create_topic("t", assignment=ALL * 2)
+        monkeypatch.setattr(
+            cluster,
+            "wait_until",
+            lambda condition, what, timeout_s, progress: wait(condition, what, 0.01, lambda: 0),
+        )
+        with pytest.raises(TopicNotReadyError) as caught:
+            cluster.create_partitions("t", 3)
+        assert isinstance(caught.value, TimeoutError)
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert (caught.value.done, caught.value.total) == (0, 1)
+        text = r"0 of 1 partitions of topic 't' have a leader .* which have \d+ replicas; nothing"
+        assert re.match(text, str(caught.value))
+
+    def test_as_long_as_something_happens(self) -> None:
+        """A second passes at each look. What goes on for ten seconds outlives a limit of three."""
+        seconds, done = itertools.count(), []
+        cluster: Any = SimpleNamespace(
+            _ownership=SimpleNamespace(check=lambda: None),
+            _runtime=SimpleNamespace(now_ms=lambda: next(seconds) * 1000),
+            _closed=False,
+        )
+
+        def progress() -> int:
+            done.append(min(len(done), 10))
+            return done[-1]
+
+        with pytest.raises(TimeoutError, match="waited 3 s in vain: it"):
+            LocalBrokers.wait_until(cluster, lambda: False, "it", 3, progress)
+        assert done[-4:] == [10] * 4
+        assert len(done) == 10 + 1 + 4

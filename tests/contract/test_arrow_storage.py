@@ -211,7 +211,6 @@ def test_writing_is_refused_as_on_a_read_only_mount(
         lambda: storage.open(path),
         lambda: storage.open(path, create=True, writable=False),
         lambda: file.write_at(0, b"x"),
-        lambda: file.rewrite(0, 1),
         lambda: file.map(9),
         lambda: file.truncate(0),
         file.sync,

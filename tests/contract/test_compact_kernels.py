@@ -88,6 +88,24 @@ def test_a_key_takes_24_bytes_and_the_map_says_when_it_is_full(kernels: Any) -> 
             kernels.OffsetMap(memory, factor)
 
 
+@pytest.mark.parametrize("slots", [4096, 4097, 10_000, 40_000])
+def test_a_map_that_grows_loses_no_key_and_is_full_at_its_limit(slots: int) -> None:
+    """It begins with 4,096 slots, and has all from three quarters of them on, or of 32,768."""
+    offset_map = native.OffsetMap(24 * slots, 0.9)
+    keys = [b"%d" % n for n in range(offset_map.limit)]
+    for at in range(0, len(keys), 500):
+        data = encode_batch([(key, b"") for key in keys[at : at + 500]], base_offset=at)
+        assert offset_map.add_run(data, 0, 0)[:2] == (len(data), RUN_END)
+        assert offset_map.get(keys[at // 2]) == at // 2
+    assert [offset_map.get(key) for key in keys] == list(range(len(keys)))
+    assert len(offset_map) == offset_map.limit == int(0.9 * slots)
+    more = encode_batch([(b"one more", b"")], base_offset=len(keys))
+    assert offset_map.add_run(more, 0, 0)[:2] == (0, RUN_FULL)
+    offset_map.clear()
+    assert offset_map.get(keys[0]) == -1
+    assert offset_map.put(keys[0], 7)
+
+
 @given(seed=st.integers(0, 2**32), keys=st.integers(2, 40), start=st.integers(0, 60))
 def test_a_run_maps_what_sections_map(seed: int, keys: int, start: int) -> None:
     data = log_of(seed)

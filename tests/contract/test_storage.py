@@ -162,7 +162,6 @@ def test_a_closed_file_refuses_work(file: File) -> None:
     for call in (
         lambda: file.read_at(0, 1),
         lambda: file.write_at(0, b"x"),
-        lambda: file.rewrite(0, 1),
         lambda: file.truncate(0),
         file.size,
         file.sync,
@@ -176,9 +175,8 @@ def test_a_file_opened_for_reading_refuses_writes(storage: Storage, root: str) -
     file = storage.open(f"{root}/ro", writable=False)
     try:
         assert file.read_at(0, 3) == b"abc"
-        for call in (lambda: file.write_at(0, b"x"), lambda: file.rewrite(0, 1)):
-            with pytest.raises(OSError):
-                call()
+        with pytest.raises(OSError):
+            file.write_at(0, b"x")
     finally:
         file.close()
 
@@ -230,32 +228,6 @@ def test_readers_beside_a_writer_see_whole_prefixes(file: File) -> None:
     for reader in readers:
         reader.join()
     assert wrong == []
-
-
-@for_each(
-    "position, size",
-    product([0, 1, 4096, 5000, 1 << 21], [0, 1, 4096, 5000, 700_000, 1 << 30]),
-)
-def test_rewrite_changes_nothing(file: File, position: int, size: int) -> None:
-    content = os.urandom(300_000)
-    file.write_at(0, content)
-    file.sync()
-    file.rewrite(position, size)
-    file.sync()
-    assert file.size() == len(content)
-    assert file.read_at(0, 1 << 20) == content
-
-
-def test_rewrite_beside_views_and_mappings(file: File) -> None:
-    file.write_at(0, b"0123456789" * 40_000)
-    mapping = file.map(400_000)
-    mapping.buffer[:3] = b"abc"
-    with file.view(0, 400_000) as view:
-        file.rewrite(0, 400_000)
-        assert view[:5] == b"abc34"
-    mapping.buffer[3:5] = b"de"
-    mapping.close()
-    assert file.read_at(0, 6) == b"abcde5"
 
 
 # --- mappings (F-140)

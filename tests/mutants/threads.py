@@ -40,7 +40,7 @@ class _NoLock:
 
 def _without(patch: MonkeyPatch, module: Any, dropped: Rank) -> None:
     patch.setattr(
-        module, "make_lock", lambda rank: _NoLock() if rank is dropped else make_lock(rank)
+        module, "make_lock", lambda rank, *_: _NoLock() if rank is dropped else make_lock(rank)
     )
 
 
@@ -139,7 +139,7 @@ def unstable_offset_ignored(patch: MonkeyPatch) -> None:
     """Committed readers are sent to the watermark, whatever is open."""
 
     def mutant(self: LogState) -> None:
-        self._first_unstable = -1
+        self.first_unstable = -1
 
     patch.setattr(LogState, "refresh_unstable_locked", mutant)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Buffer
-from tests.reference.records import BatchAnalysis, analyse_batches
+from tests.reference.records import analyse_batches
 
 _PREFIX = struct.Struct(">qii")
 _INT = struct.Struct(">i")
@@ -141,41 +143,6 @@ class SegmentState:
         """Whether the offset fits the indexes, and one more may follow it."""
         return 0 <= offset - self.base_offset <= MAX_INT and offset < 2**63 - 1
 
-    def append_plain(
-        self,
-        data: Buffer,
-        deep: bool,
-        leader_epoch: int,
-        max_batch_size: int,
-        timestamp_limit: int,
-        log_start_offset: int,
-    ) -> AppendInfo | BatchAnalysis:
-        analysis = analyse_batches(data, max_batch_size=max_batch_size, check_crc=True, deep=deep)
-        last_offset = self.next_offset + analysis.record_count - 1
-        if (
-            not self.attached
-            or self.cut_pending
-            or self.rolling_timestamp < 0
-            or analysis.max_timestamp > timestamp_limit
-            or not analysis.plain
-            or analysis.too_large_position >= 0
-            or (deep and analysis.max_timestamp != analysis.record_max_timestamp)
-            or analysis.size > self.segment_bytes
-            or self.must_roll(analysis.size, last_offset, analysis.max_timestamp, 0)
-        ):
-            return analysis
-        first_offset = self.next_offset
-        self.append(data, analysis.size, first_offset, leader_epoch)
-        return AppendInfo(
-            first_offset,
-            last_offset,
-            analysis.max_timestamp,
-            -1,
-            log_start_offset,
-            analysis.record_count,
-            analysis.size,
-        )
-
     def append(self, data: Buffer, size: int, first_offset: int, leader_epoch: int) -> int:
         if not self.attached or self.cut_pending:
             raise ValueError("the segment is not open for appends")
@@ -212,7 +179,7 @@ class SegmentState:
             next_offset = last_offset + 1
             position += length
         if due:
-            self._reserve(due)
+            self._reserve(due, due)
 
         self._file.write_at(self.size, placed)
 
@@ -241,15 +208,16 @@ class SegmentState:
             self.add_time_entry()
         self.bytes_since_index_entry = 0
 
-    def _reserve(self, count: int) -> None:
-        for mapping, entries, width in (
-            (self._offset_map, self.offset_entries, 8),
-            (self._time_map, self.time_entries, 12),
+    def _reserve(self, offsets_due: int, times_due: int) -> None:
+        for mapping, entries, due, width in (
+            (self._offset_map, self.offset_entries, offsets_due, 8),
+            (self._time_map, self.time_entries, times_due, 12),
         ):
-            mapping.reserve(min(width * (entries + count), len(mapping.buffer)))
+            if due:
+                mapping.reserve(min(width * (entries + due), len(mapping.buffer)))
 
     def reserve(self) -> None:
-        self._reserve(1)
+        self._reserve(0, 1)
 
     def add_time_entry(self) -> bool:
         if not self.attached or self.max_timestamp <= self.last_time_entry:
@@ -265,3 +233,128 @@ class SegmentState:
         self.time_entries += 1
         self.last_time_entry = self.max_timestamp
         return True
+
+
+class AppendState:
+    def __init__(self, core: Any, listeners: Any, lock: Any) -> None:
+        self.core, self.lock, self._listeners = core, lock, listeners
+        self.epochs: Any = None
+        self.truncation: Any = None
+        self.recent: Any = None
+        self.led_epoch = self.followed_epoch = None
+        self.sealed: tuple[Any, ...] = ()
+        self.log_start_offset = self.high_watermark = self.version = 0
+        self.first_unstable = -1
+        self.timestamp_limit = self.flush_at = self.max_batch_size = 0
+        self.replicated = self.is_plain = self.largest_decides = False
+        self.upkeep_due = self.epochs_due = self.keys_required = False
+
+    def append_plain_as_leader(
+        self, data: Buffer, leader_epoch: int, deep: bool
+    ) -> AppendInfo | None:
+        if not self.is_plain or self.led_epoch not in (None, leader_epoch):
+            return None
+        found = self._found(data, self.max_batch_size, True, deep=deep)
+        if found is None or not found.plain:
+            return None
+        if deep and (
+            (self.keys_required and found.has_null_key)
+            or any(
+                each.max_timestamp != each.record_max_timestamp
+                for each in (analyse_batches(b, deep=True) for b in _batches(data, found.size))
+            )
+        ):
+            return None
+        return self._append(data, found, leader_epoch)
+
+    def append_plain_own(self, data: Buffer, leader_epoch: int | None) -> AppendInfo | None:
+        if not self.largest_decides:
+            return None
+        found = self._found(data, self.max_batch_size, True, check_crc=False)
+        epoch = max(self.epochs.latest_epoch, 0) if leader_epoch is None else leader_epoch
+        return None if found is None else self._append(data, found, epoch)
+
+    def append_plain_as_follower(self, leader_epoch: int | None, data: Buffer) -> AppendInfo | None:
+        found = self._found(data, MAX_INT, False)
+        above = MAX_INT if leader_epoch is None else leader_epoch
+        if (
+            found is None
+            or (leader_epoch is not None and self.followed_epoch not in (None, leader_epoch))
+            or not found.ascending
+            or found.first_offset < self._segment.next_offset
+            or found.last_offset - self._segment.next_offset > MAX_INT
+            or not 0 <= found.min_epoch == found.max_epoch <= above
+            or found.min_epoch != self.epochs.latest_epoch
+        ):
+            return None
+        return self._place(data, found, found.first_offset, found.last_offset, -1)
+
+    @property
+    def _segment(self) -> SegmentState:
+        active: SegmentState = self.core.snapshot.active
+        return active
+
+    def _found(self, data: Buffer, largest: int, dense: bool, **how: bool) -> Any:
+        if self.core.failure or self.truncation or self.epochs_due or self.upkeep_due:
+            return None
+        try:
+            found = analyse_batches(data, max_batch_size=largest, **how)
+        except CorruptBatchError:
+            return None
+        sound = found.batch_count and found.magic_min == 2 and not found.has_producer
+        return found if sound and found.too_large_position < 0 and dense <= found.dense else None
+
+    def _append(self, data: Buffer, found: Any, leader_epoch: int) -> AppendInfo | None:
+        first = self._segment.next_offset
+        last = first + found.record_count - 1
+        if (
+            leader_epoch != self.epochs.latest_epoch
+            or not 0 <= leader_epoch <= MAX_INT
+            or found.max_timestamp > self.timestamp_limit
+            or found.size > self._segment.segment_bytes
+        ):
+            return None
+        return self._place(data, found, first, last, leader_epoch)
+
+    def _place(
+        self, data: Buffer, found: Any, first: int, last: int, leader_epoch: int
+    ) -> AppendInfo | None:
+        segment, shown = self._segment, self.core.snapshot
+        if (
+            not segment.attached
+            or segment.cut_pending
+            or segment.rolling_timestamp < 0
+            or last >= self.flush_at
+            or segment.must_roll(found.size, last, found.max_timestamp, 0)
+        ):
+            return None
+        start, count, size = self.log_start_offset, found.record_count, found.size
+        try:
+            segment.append(data, size, first if leader_epoch >= 0 else -1, leader_epoch)
+        except OSError as error:
+            raise self.core.fail("append", error) from error
+        self.core.snapshot = segment.snapshot(
+            self.sealed,
+            shown.active,
+            start,
+            self.high_watermark if self.replicated else -1,
+            self.first_unstable,
+            self.version,
+        )
+        if leader_epoch >= 0 and self.recent is not None:
+            try:
+                self.recent.add(data, size, first, last + 1, leader_epoch, segment.base_offset)
+            except BaseException:
+                self.forget_recent_locked()
+                raise
+        if self._listeners.waiting:
+            self._listeners.wake_all()
+        return AppendInfo(first, last, found.max_timestamp, -1, start, count, size)
+
+
+def _batches(data: Buffer, size: int) -> Iterator[Buffer]:
+    at = 0
+    while at < size:
+        end = at + 12 + _INT.unpack_from(data, at + 8)[0]
+        yield memoryview(data)[at:end]
+        at = end

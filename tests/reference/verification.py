@@ -8,8 +8,10 @@ which rules there are, and what breaks them, is told by ``logstore.verify``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import mmh3
 
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Buffer
@@ -307,7 +309,6 @@ def fits_in_section(payload: Buffer, columns: Buffer, row: int) -> bool:
 
 
 def fold_batches(
-    digest: Callable[[memoryview], bytes],
     data: Buffer,
     columns: Buffer,
     offsets: Sequence[int],
@@ -328,10 +329,7 @@ def fold_batches(
             raise ValueError(f"a batch at {row.position} is outside 0…{len(view)}")
         if heads:
             start, stop = start - 4, min(stop, row.position + HEADER_SIZE)
-        found = digest(view[start:stop])
-        if len(found) != 16:
-            raise ValueError(f"a digest of {len(found)} bytes")
-        hashed = int.from_bytes(found, "little")
+        hashed = mmh3.mmh3_x64_128_uintdigest(view[start : max(start, stop)])
         value = (value * factor + hashed + offset * offset_factor) & _MASK
         scale = scale * factor & _MASK
     return value, scale

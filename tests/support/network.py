@@ -36,6 +36,7 @@ def serving(
     """A server, of one plain listener by default; APIs below 100 are served, 0 to 9 on the network
     thread."""
     options.setdefault("is_quick", lambda request: request.api_key < 10)
+    fast_paths = options.pop("fast_paths", None)
     server = NetworkServer(
         options.pop("listeners", [Listener()]),
         handler,
@@ -44,7 +45,7 @@ def serving(
         serves=lambda key, version, listener: 0 <= key < 100,
         **options,
     )
-    server.start()
+    server.start(fast_paths)
     try:
         yield server
     finally:

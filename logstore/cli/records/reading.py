@@ -17,7 +17,7 @@ from logstore.cli.common.exits import fail
 from logstore.cli.common.topics import partitions_of
 from logstore.common.errors import CorruptBatchError, ResourceBusyError
 from logstore.common.types import Record
-from logstore.directory.layout import list_partition
+from logstore.directory.layout import LogDirFiles, list_partition
 from logstore.directory.listing import ListedSegment
 from logstore.directory.positions import offset_for_timestamp, with_rolls
 from logstore.directory.segment_index import SegmentIndex, log_end_offset
@@ -42,20 +42,21 @@ class PartitionReader:
 
     Set ``offset``, where to begin, and ``end_offset``, where to stop, before the first call.
     ``note`` is called with notes for the reader of the records. ``layout`` is the log as it was
-    listed, here or by the last ``chunks``.
+    listed, here or by the last ``chunks``. ``beside`` are the files of the log directory; who reads
+    for long reads them again.
     """
 
-    def __init__(self, log_dir: str, tp: TopicPartition, note: Note) -> None:
-        self.topic_partition = tp
+    def __init__(self, beside: LogDirFiles, tp: TopicPartition, note: Note) -> None:
+        self.topic_partition, self.beside = tp, beside
         self.offset, self.end_offset = 0, MAX_OFFSET
         self.note = note
         self.aborted: tuple[AbortedRange, ...] = ()
-        self._directory = os.path.join(log_dir, filenames.partition_dir_name(tp))
+        self._directory = os.path.join(beside.uri, filenames.partition_dir_name(tp))
         self._base, self._position = -1, 0  # the next batch: its segment, and where in the file
         self._list()
 
     def _list(self) -> None:
-        self.layout = with_rolls(list_partition(self._directory, self.note), self.note)
+        self.layout = with_rolls(list_partition(self._directory, self.beside), self.note)
 
     # -- where to begin and to stop ------------------------------------------------------------
 
@@ -212,4 +213,6 @@ def readers_of(
             wanted = f"partition {partition} of {topic!r}"
             fail(f"{printable(directory)}: there is no {wanted}, only {found}")
     chosen = sorted(set(only)) or found
-    return [PartitionReader(directory, TopicPartition(topic, p), note) for p in chosen]
+    beside = LogDirFiles(directory, note)
+    beside.read()
+    return [PartitionReader(beside, TopicPartition(topic, p), note) for p in chosen]

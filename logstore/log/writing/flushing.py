@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from logstore.common.config import MAX_LONG
 from logstore.common.errors import InvariantError, LogMovedError, ResourceBusyError
 from logstore.common.locks import Rank, make_lock
 from logstore.common.shield import shielded
@@ -173,6 +174,30 @@ class LogFlusher:
                 with self._core.doing("flush after a roll"):
                     self.settle_flush_locked()
                     self.save_epochs_flush_locked()
+                self._write_again_flush_locked(MAX_LONG)
+
+    @shielded
+    def write_again(self, size: int) -> int:
+        """Write about ``size`` bytes of what a crash may have left in the page cache alone.
+
+        A flush writes all of it first: this makes that flush shorter, and the time in which the
+        kernel may drop such a page. Returns the bytes written; 0 if there are none, or the log is
+        closed.
+        """
+        if not any(segment.unwritten.size for segment in self._state.segments.snapshot()):
+            return 0
+        with self.flush_lock:
+            return 0 if self._core.failure else self._write_again_flush_locked(size)
+
+    def _write_again_flush_locked(self, size: int) -> int:
+        written = 0
+        for segment in self._state.segments.snapshot():
+            before = segment.unwritten.size
+            if before and written < size:
+                with self._core.doing("write again"):
+                    segment.write_again(size - written)
+                written += before - segment.unwritten.size
+        return written
 
     def settle_flush_locked(self) -> None:
         """Sync sealed segments, then rename their successors, the oldest first.

@@ -164,7 +164,8 @@ class LogProducers:
         self._writer = writer
         self._flusher = flusher
         self._lock = make_lock(Rank.PRODUCERS)
-        self._handles: WeakValueDictionary[int, LogProducer] = WeakValueDictionary()
+        # Made with the first handle, as most logs have none.
+        self._handles: WeakValueDictionary[int, LogProducer] | None = None
 
     @shielded
     def open(self, producer: int | str) -> LogProducer:
@@ -172,6 +173,8 @@ class LogProducers:
         producer_id = check_producer_id(producer)
         with self._lock:
             self._core.check()
+            if self._handles is None:
+                self._handles = WeakValueDictionary()
             older = self._handles.get(producer_id)
             made = LogProducer(
                 self._core, self._state, self._writer, self._flusher, producer_id, older

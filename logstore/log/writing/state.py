@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import IntEnum
 from typing import NamedTuple
 
 from logstore.common.config import MAX_LONG, LogConfig
 from logstore.common.errors import OffsetOutOfRangeError
 from logstore.common.locks import Rank, make_lock
+from logstore.common.shield import shielded
+from logstore.kernels import AppendState, WriteLock
 from logstore.log.core import LogCore
 from logstore.log.writing.recent import RecentAppends
 from logstore.log.writing.validation import CODECS
@@ -21,13 +23,13 @@ from logstore.segments.segment_view import SegmentView
 NO_EPOCH = -1  # of a role that the log does not have
 
 
-class TruncationPhase(Enum):
+class TruncationPhase(IntEnum):
     """The rest of a truncation, which must be done before the next append."""
 
-    NONE = auto()
-    UNDER_WAY = auto()  # whether the files are longer than what is published
-    NOT_DURABLE = auto()  # whether a crash now would bring back what was truncated
-    HELD = auto()  # there is none, but appends have to wait for the holder of the flush lock
+    NONE = 0
+    UNDER_WAY = 1  # whether the files are longer than what is published
+    NOT_DURABLE = 2  # whether a crash now would bring back what was truncated
+    HELD = 3  # there is none, but appends have to wait for the holder of the flush lock
 
 
 class UnsettledRoll(NamedTuple):
@@ -38,13 +40,14 @@ class UnsettledRoll(NamedTuple):
     snapshot: int | None
 
 
-class LogState:
+class LogState(AppendState):
     """The log as it is. Methods named ``…_locked`` need the WRITE lock, which is ``lock``."""
 
+    core: LogCore
+
     def __init__(self, core: LogCore, loaded: LoadedLog) -> None:
-        self.core = core
+        super().__init__(core, core.listeners, make_lock(Rank.WRITE, WriteLock))
         self._listeners = core.listeners
-        self.lock = make_lock(Rank.WRITE)
         self.replicated = core.owner.replicated
         self.segments: Segments = loaded.segments
         self.epochs: LeaderEpochCache = loaded.epochs
@@ -56,7 +59,8 @@ class LogState:
         self.synced = 0 if start_only else loaded.recovery_point
         self.high_watermark = loaded.log_start_offset  # of a replicated log; otherwise the log end
         self.unsettled: list[UnsettledRoll] = []
-        self.upkeep_due = False  # whether there was a roll since the last check
+        # Whether there was a roll since the last check; also what no manager writes again.
+        self.upkeep_due = not core.owner.managed and any(s.unwritten.size for s in loaded.segments)
         self.epochs_due = False  # whether an epoch is not in the file yet
         pending = loaded.segments.active.state.cut_pending
         self.truncation = TruncationPhase.NOT_DURABLE if pending else TruncationPhase.NONE
@@ -64,11 +68,6 @@ class LogState:
         self.led_epoch: int | None = None
         self.followed_epoch: int | None = None
         self.recent: RecentAppends | None = None
-        self.version = 0
-        self.flush_at = 0  # the last offset that may stay unflushed
-        self.timestamp_limit = 0  # record timestamps up to here need no clock
-        self.sealed: tuple[SegmentView, ...] = ()
-        self._first_unstable = -1
         self.configure_locked(core.config)
         self.replace_segments_locked(list(loaded.segments))
         self.replace_producers_locked(loaded.producers)
@@ -76,17 +75,18 @@ class LogState:
 
     def configure_locked(self, config: LogConfig) -> None:
         self.core.config = config
+        self.max_batch_size = config.max_message_bytes
         self.compression = CODECS[config.compression_type]
         # Whether the largest timestamp of a batch is enough to check its timestamps.
         self.largest_decides = (
             config.message_timestamp_type == "CreateTime"
             and config.message_timestamp_before_max_ms == MAX_LONG
         )
-        self.is_plain = (
-            self.largest_decides
-            and config.compression_type in ("producer", "uncompressed")
-            and not config.compact
+        self.is_plain = self.largest_decides and config.compression_type in (
+            "producer",
+            "uncompressed",
         )
+        self.keys_required = config.compact
         self.set_recovery_point_locked(self.recovery_point)
         self.timestamp_limit = 0
         for segment in self.segments:
@@ -105,7 +105,7 @@ class LogState:
             active,
             self.log_start_offset,
             self.high_watermark if self.replicated else -1,
-            self._first_unstable,
+            self.first_unstable,
             self.version,
         )
         if self._listeners.waiting:
@@ -114,11 +114,16 @@ class LogState:
     def publish_removal_locked(self) -> None:
         """As ``publish_locked``, before bytes or segments are removed that readers may be using."""
         self.version += 1
-        if self.recent is not None:
-            self.recent.clear()
+        self.forget_recent_locked()
         if self.log_end_offset < self.core.snapshot.log_end_offset:
             self._listeners.note_truncation(self.log_end_offset)
         self.publish_locked()
+
+    @shielded
+    def forget_recent_locked(self) -> None:
+        """Keep in memory nothing of what was appended."""
+        if self.recent is not None:
+            self.recent.clear()
 
     def replace_segments_locked(self, segments: list[Segment]) -> None:
         """Replace the segments. All except the last are sealed. The caller publishes them."""
@@ -135,7 +140,7 @@ class LogState:
 
     def refresh_unstable_locked(self) -> None:
         first = self.producers.first_unstable_offset
-        self._first_unstable = -1 if first is None else max(first, self.log_start_offset)
+        self.first_unstable = -1 if first is None else max(first, self.log_start_offset)
 
     @property
     def log_end_offset(self) -> int:
@@ -148,7 +153,7 @@ class LogState:
 
     def set_recovery_point_locked(self, offset: int) -> None:
         self.recovery_point = offset
-        self.flush_at = offset + self.core.config.flush_messages - 1
+        self.flush_at = min(offset + self.core.config.flush_messages - 1, MAX_LONG)
 
     def note_synced_locked(self, end: int) -> None:
         """Note that everything below ``end`` is on the disk."""

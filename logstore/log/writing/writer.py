@@ -66,6 +66,9 @@ class LogWriter:
         """Append a batch that this library encoded itself, so that only its header is looked at."""
         if not batch:
             raise InvalidRecordError("an append without records")
+        info = self._state.append_plain_own(batch, leader_epoch)
+        if info is not None:
+            return info
         state, limit = self._state, self._core.config.max_message_bytes
         analysis = analyse(batch, max_batch_size=limit, deep=False, check_crc=False)
         with state.lock:
@@ -98,49 +101,16 @@ class LogWriter:
                 raise LeadershipEndedError(self._core.directory, leader_epoch, state.role_epoch)
             config = self._core.config
             try:
-                if state.is_plain and 0 <= leader_epoch == state.epochs.latest_epoch:
-                    found = self._append_plain_locked(data, deep, leader_epoch)
-                    if type(found) is AppendInfo:
-                        return found
-                else:
-                    limit = config.max_message_bytes
-                    found = analyse_batches(data, max_batch_size=limit, deep=deep)
+                limit = config.max_message_bytes
+                analysis = analyse_batches(data, max_batch_size=limit, deep=deep)
             except CorruptBatchError as error:
                 raise refusal_of_damaged(data, error, config, origin) from None
-            except OSError as error:
-                raise self._core.fail("append", error) from error
-            analysis: BatchAnalysis = found
             if analysis.batch_count == 0:
                 raise InvalidRecordError("no whole batch in the append")
             now_ms = self._core.clock.wall_ms()
             state.timestamp_limit = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
             prepared = prepare_leader(data, analysis, config, origin, now_ms)
             return self._append_locked(prepared, leader_epoch, origin, check)
-
-    def _append_plain_locked(
-        self, data: bytes, deep: bool, leader_epoch: int
-    ) -> AppendInfo | BatchAnalysis:
-        """Check and write in one call, if no more is needed; else the result of the checks."""
-        state = self._state
-        try:
-            found = state.segments.active.state.append_plain(
-                data,
-                deep,
-                leader_epoch,
-                self._core.config.max_message_bytes,
-                state.timestamp_limit,
-                state.log_start_offset,
-            )
-            if type(found) is AppendInfo:
-                if state.recent is not None:
-                    first, last = found.first_offset, found.last_offset
-                    base = state.segments.active.base_offset
-                    state.recent.add(data, found.size, first, last + 1, leader_epoch, base)
-                state.publish_locked()
-        except BaseException:
-            self._finish_locked(None)
-            raise
-        return found
 
     def append_as_follower(self, leader_epoch: int | None, data: Buffer) -> AppendInfo:
         """Append as `LogReplica.append_as_follower`."""
@@ -301,8 +271,7 @@ class LogWriter:
         state = self._state
         if state.log_end_offset == self._core.snapshot.log_end_offset:
             return  # nothing was written, or all is done
-        if state.recent is not None:
-            state.recent.clear()
+        state.forget_recent_locked()
         if updates is not None:
             self._update_producers_locked(updates)
         state.publish_locked()

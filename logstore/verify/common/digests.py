@@ -49,13 +49,10 @@ class Fingerprint(NamedTuple):
     ) -> Self:
         """Fold rows ``[first, end)`` of a table whose bytes lie in ``view``.
 
-        The hash is called once for each batch, and the fold is native. With ``heads`` only the
-        header is hashed, from its checksum on: a checksum that was verified stands for the content.
+        With ``heads`` only the header is hashed, from its checksum on: a checksum that was
+        verified stands for the content.
         """
-        digest = mmh3.mmh3_x64_128_digest
-        return cls(
-            *fold_batches(digest, view, table.columns, table.bases, first, end, _R, _K, heads)
-        )
+        return cls(*fold_batches(view, table.columns, table.bases, first, end, _R, _K, heads))
 
     @classmethod
     def of_pieces(cls, base_offset: int, content: Iterable[Buffer]) -> Self:

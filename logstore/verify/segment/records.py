@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Lock
 
 from logstore.common.errors import CorruptBatchError
@@ -20,9 +21,12 @@ from logstore.kernels import (
     irregular_batches,
 )
 from logstore.verify.common.batch_rules import MAGIC, Row, check_records
-from logstore.verify.common.header_table import HeaderTable
+from logstore.verify.common.header_table import ATTRIBUTES, POSITION, SIZE, HeaderTable
+from logstore.verify.common.header_table import MAGIC as MAGIC_AT
 from logstore.verify.common.report import Problem, error, warning
 
+_PLAIN_BITS = bits.CODEC_MASK | bits.CONTROL
+_CODECS = {int(codec): codec for codec in Compression if codec is not Compression.NONE}
 _ROWS_MAX = 65_536
 _ALL = 2**63 - 1
 _SMALL_BYTES = 4 << 20
@@ -42,13 +46,32 @@ def check_content(
     cannot judge is checked here. ``limit`` bounds the unpacked bytes of one compressed batch.
     ``wrapped`` gets how many messages each wrapper of an older format holds: no header counts them.
     """
-    for number in irregular_batches(view, table.columns, table.count):
+    for number in _unsound(view, table, limit):
         row = table.row(number)
         batch = view[row.position - table.start : row.end - table.start]
-        if row.magic == MAGIC and not row.attributes & (bits.CODEC_MASK | bits.CONTROL):
+        if row.magic == MAGIC and not row.attributes & _PLAIN_BITS:
             yield from _check_plain(batch, row)
         else:
             yield from _check_special(batch, table, number, row, limit, wrapped)
+
+
+def _unsound(view: memoryview, table: HeaderTable, limit: int) -> Iterator[int]:
+    """The batches that want a closer look: compressed ones, which are the usual case, are unpacked
+    here in little time, and left out if they are small and without a fault.
+    """
+    small = min(limit, _UNPACKED_SMALL)
+    positions, sizes = table.column(POSITION), table.column(SIZE)
+    attributes, magics = table.column(ATTRIBUTES), table.column(MAGIC_AT)
+    for number in irregular_batches(view, table.columns, table.count):
+        codec = _CODECS.get(attributes[number] & _PLAIN_BITS)
+        size = sizes[number]
+        if codec is not None and size <= _SMALL_BYTES and magics[number] == MAGIC:
+            at = positions[number]
+            with suppress(CorruptBatchError):
+                payload = decompress(codec, view[at + HEADER_SIZE : at + size], small)
+                if fits_in_section(payload, table.columns, number):
+                    continue
+        yield number
 
 
 def check_horizons(view: memoryview, table: HeaderTable, limit: int) -> Iterator[Problem]:

@@ -33,6 +33,7 @@ class Calm:
         registrations: those in the controller's tree.
     Attributes:
         since_us: when the cluster was last disturbed.
+        next_us: when to look again.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Calm:
         self._registrations = registrations
         self._violated = violated
         self.since_us = cluster.scheduler.now_us
-        self._next_us = 0
+        self.next_us = 0
         self._seen: tuple[object, ...] = ()
         # The leader and its controller, and the leader's log ends since, with their times.
         self._led: dict[TopicPartition, tuple[tuple[int, ...], deque[tuple[int, int]]]] = {}
@@ -56,9 +57,7 @@ class Calm:
 
     def look(self) -> None:
         now_us = self._cluster.scheduler.now_us
-        if now_us < self._next_us:
-            return
-        self._next_us = now_us + LOOK_EVERY_US
+        self.next_us = now_us + LOOK_EVERY_US
         self._look_for_laggards(now_us)
         self._look_for_elections(now_us)
         seen = self._events_so_far()

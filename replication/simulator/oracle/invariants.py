@@ -78,10 +78,10 @@ class Oracle:
             machine_ = self._cluster.machines.get(node)
             if machine_ is not None:
                 self._look_at(machine_)
-        tree = self._cluster.coordinator.tree
-        if self._knows_faults:
+        if self._knows_faults and self._cluster.scheduler.now_us >= self._calm.next_us:
             self._calm.look()
-        if tree is not None:
+        tree = self._cluster.coordinator.tree
+        if tree is not None and tree.zxid != self.registered.zxid:
             self.registered.check(tree)
 
     def _look_at(self, machine: Machine) -> None:
@@ -98,18 +98,20 @@ class Oracle:
             if view is None or view.shadow.log is not log:
                 view = self._open(machine, tp, log)
                 view.began_in = partition.leader_epoch
+            now = log.snapshot
             state = (
-                log.log_end_offset,
-                log.high_watermark,
-                log.snapshot.version,
-                log.log_start_offset,
+                now.log_end_offset,
+                now.high_watermark,
+                now.version,
+                now.log_start_offset,
                 partition.role,
             )
             if state != view.state:
                 view.state = state
                 self._changed(machine, tp, partition, log, view)
-        if not machine.disk.stopped:
-            forgotten = self._wakeups[machine.broker_id].forgotten()
+        wakeups = self._wakeups[machine.broker_id]
+        if wakeups.waiting and not machine.disk.stopped:
+            forgotten = wakeups.forgotten()
             if forgotten is not None:
                 self.violated("I-26", forgotten[0], f"b{machine.broker_id}: {forgotten[1]}")
 

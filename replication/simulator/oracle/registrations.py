@@ -36,6 +36,7 @@ class RegistrationChecks:
         known: the registration of each partition at the last check.
         broker_epochs: those that the tree has, by broker.
         beside: other topics whose replicas count as copies.
+        zxid: the change of the tree that was checked last.
     """
 
     def __init__(
@@ -46,16 +47,14 @@ class RegistrationChecks:
         self.beside: tuple[str, ...] = ()
         self._cluster = cluster
         self._oracle = oracle
-        self._zxid = -1
+        self.zxid = -1
         self._controller_epoch = 0  # at the last check
         self._nodes: dict[TopicPartition, Node] = {}
         self._paths = {tp: nodes.partition_state_path(tp) for tp in partitions}
 
     def check(self, tree: Tree) -> None:
-        """Check the tree, if it has changed since the last call."""
-        if tree.zxid == self._zxid:
-            return
-        self._zxid = tree.zxid
+        """Check the tree, which has changed since the last call."""
+        self.zxid = tree.zxid
         self._oracle.unclean.looked(tree)
         for broker_id in self._cluster.machines:
             path = nodes.broker_epoch_path(broker_id)

@@ -26,7 +26,7 @@ class Wakeups:
         assert machine.broker is not None
         manager = machine.broker.replica_manager
         self._partitions = manager.partitions
-        self._waiting: list[DelayedOperation] = []
+        self.waiting: list[DelayedOperation] = []
         self.closed = False
         for purgatory in manager.waiting.purgatories:
             self._listen(purgatory)
@@ -38,7 +38,7 @@ class Wakeups:
         def listening(operation: DelayedOperation, keys: Iterable[Any]) -> bool:
             answered = register(operation, keys)
             if not answered:
-                self._waiting.append(operation)
+                self.waiting.append(operation)
             return answered
 
         def closing() -> list[Any]:
@@ -50,12 +50,10 @@ class Wakeups:
 
     def forgotten(self) -> tuple[TopicPartition, str] | None:
         """A request that waits although its condition holds."""
-        if not self._waiting:
-            return None
-        self._waiting = [operation for operation in self._waiting if not operation.completed]
+        self.waiting = [operation for operation in self.waiting if not operation.completed]
         if self.closed:
             return None
-        for operation in self._waiting:
+        for operation in self.waiting:
             found = self._should_be_answered(operation)
             if found is not None:
                 return found
@@ -103,8 +101,8 @@ class Wakeups:
         if request.min_bytes > 1:
             return None
         follower = request.replica_id >= 0
+        who = "a fetch of a consumer" if not follower else f"a fetch of {request.replica_id}"
         for part in request.partitions:
-            who = f"a fetch of {request.replica_id if follower else 'a consumer'}"
             partition = self._partitions.get(part.tp)
             if partition is None or (follower and not partition.is_leader):
                 return part.tp, f"{who} waits at a broker that does not lead"
@@ -116,11 +114,12 @@ class Wakeups:
                     f"{who} of epoch {part.current_leader_epoch} waits in epoch "
                     f"{partition.leader_epoch}"
                 )
-            end = log.log_end_offset
+            now = log.snapshot
+            end = now.log_end_offset
             if not follower:
                 committed = request.isolation_level is IsolationLevel.READ_COMMITTED
-                end = log.last_stable_offset if committed else log.high_watermark
-            if part.fetch_offset < end or part.fetch_offset > log.log_end_offset:
+                end = now.last_stable_offset if committed else now.high_watermark
+            if part.fetch_offset < end or part.fetch_offset > now.log_end_offset:
                 return part.tp, f"{who} waits at {part.fetch_offset}; there is all up to {end}"
         return None
 

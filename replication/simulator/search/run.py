@@ -91,7 +91,8 @@ class _Run:
             self.oracle.registered.beside = self.world.coordinated_topics
         self.cluster.network.on_repeat = self.world.history.note_repeated
         self.cluster.network.must_be_in_time = must_be_in_time
-        self.events = Events(self.scheduler, self.cluster, self.errors, self._look)
+        found = (self.oracle.violations, self.world.history.violations, self.errors)
+        self.events = Events(self.scheduler, self.cluster, self.oracle.after_event, found)
 
     def _started(self, machine: Machine) -> None:
         self.oracle.started(machine)
@@ -103,12 +104,6 @@ class _Run:
     def _sent(self, sender: Process, receiver: int, request: Request) -> None:
         self.pace.sent(sender, receiver, request)
         self.oracle.asked(sender, receiver, request)
-
-    def _look(self, node: int | None) -> bool:
-        oracle = self.oracle
-        if node is None or node >= 0:
-            oracle.after_event(node)
-        return bool(oracle.violations or self.world.history.violations)
 
     @unshielded()  # the world is thrown away with whatever interrupts it
     def run(self) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from checkpoints.loggers import get_logger, package_loggers
@@ -16,8 +16,8 @@ logger = get_logger(__name__)
 
 MAX_EVENTS = 60_000
 
-Inspect = Callable[[int | None], bool]
-"""Called after an event of a node, or of any. Returns whether there is a violation."""
+Inspect = Callable[[int | None], None]
+"""Called after an event of a broker, or of any."""
 
 
 class ViolatedError(Exception):
@@ -28,15 +28,16 @@ class Events:
     """Runs events.
 
     Args:
-        errors: errors that the code under test logged. Any error ends the schedule.
+        look: looks for violations.
+        found: the lists of these, and of errors that the code under test logged. Any of them ends
+            the schedule.
     """
 
     def __init__(
-        self, scheduler: Scheduler, cluster: SimCluster, errors: list[str], look: Inspect
+        self, scheduler: Scheduler, cluster: SimCluster, look: Inspect, found: Sequence[list[str]]
     ) -> None:
         self._scheduler, self._cluster = scheduler, cluster
-        self._errors = errors
-        self._look = look
+        self._look, self._found = look, found
 
     def wait(self, reached: Callable[[], bool], limit_ms: int, missing: Callable[[], str]) -> None:
         """
@@ -51,7 +52,7 @@ class Events:
 
     def until(self, until_us: int) -> None:
         """Raises as ``wait``."""
-        scheduler, look, errors = self._scheduler, self._look, self._errors
+        scheduler, look, found = self._scheduler, self._look, self._found
         next_event, machines = scheduler.next_event, self._cluster.machines
         while (event := next_event(until_us)) is not None:
             process = event.process
@@ -62,19 +63,20 @@ class Events:
                 self._cluster.disk_crashed(machines[process.node])
             except Exception as error:
                 logger.exception("a task failed: %s: %s", type(error).__name__, error)
-            node = None if process is None else process.node
-            found = look(node)
-            if node is not None and node >= 0:
+            if process is None:
+                look(None)
+            elif (node := process.node) >= 0:
+                look(node)
                 machine = machines[node]
                 disk = machine.disk
                 if disk.busy_ms:
-                    assert process is not None
                     process.stall(scheduler.now_us + disk.busy_ms * US_PER_MS)
                     disk.busy_ms = 0
                 if disk.stopped and machine.up:
                     self._cluster.disk_crashed(machine)
-            if found or errors:
-                raise ViolatedError
+            for each in found:
+                if each:
+                    raise ViolatedError
             if scheduler.events > MAX_EVENTS:
                 raise ViolatedError("I-24 the schedule has no end")
 

@@ -137,8 +137,8 @@ class Network:
         weather, soon_us = self.weather, self._scheduler.now_us + self.weather.delay_us
         if weather.rates or weather.cut or weather.slow:
             return False
-        late = (*weather.clogged.values(), *weather.held.values(), *self._latest_us.values())
-        return all(until_us <= soon_us for until_us in late)
+        links = (weather.clogged, weather.held, self._latest_us)
+        return all(not late or max(late.values()) <= soon_us for late in links)
 
     def is_calm_between(self, one: int, other: int) -> bool:
         """As ``is_calm``, between two brokers."""

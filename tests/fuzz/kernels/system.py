@@ -32,12 +32,10 @@ def windows(rng: random.Random) -> None:
                     content += bytes(os.fstat(other.fileno()).st_size - len(content))
                 read(file.fileno(), position, size, content)
                 mapped(rng, file.fileno(), position, size, content)
-                refused(lambda p=position, s=size: _window.dirty_pages(file.fileno(), p, s))
                 assert os.pread(file.fileno(), len(content) + 1, 0) == content
     for bad in (-1, 1 << 20):
         refused(lambda bad=bad: _window.ReadWindow(bad, 0, 10))
         refused(lambda bad=bad: _window.MappedWindow(bad, 0, 10))
-        refused(lambda bad=bad: _window.dirty_pages(bad, 0, 10))
 
 
 def refused(call: Any) -> Any:

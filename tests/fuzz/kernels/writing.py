@@ -6,10 +6,15 @@ import errno
 import os
 import random
 import tempfile
+import threading
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from logstore.common.errors import InvalidRecordError
+from logstore.format.batch import encode_batch
 from logstore.kernels import _append, _codec
 from tests.fuzz.kernels.compare import attributes, outcome, same
 from tests.fuzz.kernels.inputs import (
@@ -27,6 +32,7 @@ from tests.reference import appends as _append_reference
 from tests.reference import partitions as _partition_reference
 from tests.reference import records as reference
 
+EPOCH = 5
 STATE = (
     "base_offset",
     "size",
@@ -299,26 +305,52 @@ def batches(rng: random.Random) -> bytes:
 def appends(rng: random.Random) -> None:
     """Appends of all kinds to one segment and its twin: states, files and indexes stay equal."""
     base = rng.choice((0, 0, 0, 7, 2**31, LONG - 20, LONG))
-    native, plain = _append.SegmentState(base), _append_reference.SegmentState(base)
     sizes = 8 * rng.choice((0, 1, 3, 50)) + rng.choice((0, 3)), 12 * rng.choice((0, 1, 2, 50))
+    common = {
+        "index_interval_bytes": rng.choice((0, 150, 4096, LONG, -1)),
+        "segment_bytes": rng.choice((1 << 30, 2000, 0)),
+        "max_segment_ms": rng.choice((LONG, 0, 10**9)),
+        "rolling_timestamp": rng.choice((-1, 0, 10**12)),
+    }
+    with twin_segments(rng, base, sizes, common) as pair:
+        for _ in range(rng.choice((1, 4))):
+            append_once(rng, *pair)
+            assert attributes(pair[0], STATE) == attributes(pair[1], STATE)
+
+
+def log_appends(rng: random.Random) -> None:
+    """Appends to a log and its twin, most of which are plain: one call does the same as many."""
+    base = rng.choice((0, 0, 0, 7, 2**31, LONG - 20))
+    sizes = 8 * rng.choice((3, 50, 50)), 12 * rng.choice((2, 50, 50))
+    common = {
+        "index_interval_bytes": rng.choice((0, 150, 4096, LONG)),
+        "segment_bytes": rng.choice((1 << 30, 1 << 30, 20_000)),
+        "max_segment_ms": rng.choice((LONG, LONG, 1)),
+        "rolling_timestamp": 0,
+    }
+    with twin_segments(rng, base, sizes, common) as pair:
+        logs = twin_logs(rng, *pair)
+        for _ in range(6):
+            append_to_twins(rng, logs)
+            assert attributes(pair[0], STATE) == attributes(pair[1], STATE)
+
+
+@contextmanager
+def twin_segments(
+    rng: random.Random, base: int, sizes: tuple[int, int], common: dict[str, int]
+) -> Iterator[tuple[Any, Any]]:
+    """A segment of either kind with indexes of these sizes. At the end their files are equal."""
+    native, plain = _append.SegmentState(base), _append_reference.SegmentState(base)
     maps = [Map(size) for size in sizes], [Map(size) for size in sizes]
     with tempfile.TemporaryFile(buffering=0) as disk:
         through = rng.random() < 0.3
         room = rng.choice((LONG, LONG, 900)) if through else LONG
         files = File(-1 if through else disk.fileno(), room), File(room=room)
-        common = {
-            "index_interval_bytes": rng.choice((0, 150, 4096, LONG, -1)),
-            "segment_bytes": rng.choice((1 << 30, 2000, 0)),
-            "max_segment_ms": rng.choice((LONG, 0, 10**9)),
-            "rolling_timestamp": rng.choice((-1, 0, 10**12)),
-        }
         for state, (offsets, times), file in zip((native, plain), maps, files, strict=True):
             for name, value in common.items():
                 setattr(state, name, value)
             state.attach(file, offsets, times)
-        for _ in range(rng.choice((1, 4))):
-            append_once(rng, native, plain)
-            assert attributes(native, STATE) == attributes(plain, STATE)
+        yield native, plain
         written = files[0].content if through else os.pread(disk.fileno(), native.size, 0)
         assert bytes(written[: native.size]) == bytes(files[1].content[: plain.size])
         for mine, its, width in zip(*maps, (8, 12), strict=True):
@@ -331,31 +363,154 @@ def appends(rng: random.Random) -> None:
 def append_once(rng: random.Random, native: Any, plain: Any) -> None:
     data = batches(rng)
     buffer, epoch = buffer_of(rng, data), rng.choice((0, 5, -1, 2**31 - 1))
-    pair, kind = (native, plain), rng.randrange(8)
-    if kind < 3:
-        deep, limit = rng.random() < 0.5, rng.choice((LONG, LONG, 1000, -1))
-        largest, start = rng.choice((2**31 - 1, 150)), number(rng)
-        said = (buffer, deep, epoch, largest, limit, start)
-        same(*((lambda s=s: result_of(s.append_plain(*said))) for s in pair))
-    elif kind < 6:
+    pair, kind = (native, plain), rng.randrange(6)
+    if kind < 4:
         size = rng.choice((len(data), len(data), index(rng, len(data))))
         first = rng.choice((native.next_offset, -1, number(rng)))
         same(*((lambda s=s: s.append(buffer, size, first, epoch)) for s in pair))
-    elif kind == 6:
+    elif kind == 4:
         same(*((lambda s=s: s.add_time_entry()) for s in pair))
         same(*((lambda s=s: s.reserve()) for s in pair))
     else:
         marks = number(rng), number(rng), rng.choice((-1, 0, number(rng))), number(rng)
         same(*((lambda s=s: attributes(s.snapshot((), 1, *marks), SNAPSHOT)) for s in pair))
-        roll = index(rng, 2**31), number(rng), rng.randrange(LONG), rng.randrange(LONG)
+        roll = rng.randrange(2**31), number(rng), rng.randrange(LONG), rng.randrange(LONG)
         same(*((lambda s=s: s.must_roll(*roll)) for s in pair))
         outcome(lambda: native.must_roll(*(number(rng) for _ in range(4))))
         native.cut_pending = plain.cut_pending = rng.random() < 0.1
 
 
-def result_of(answer: Any) -> Any:
-    names = INFO if hasattr(answer, "log_append_time") else ("batch_count", "size", "last_offset")
-    return attributes(answer, names)
+# ---- appends to a log ----
+
+
+class Core(_append.LogCell):
+    """What the parts of a log share, for either twin."""
+
+    def fail(self, operation: str, error: OSError) -> Exception:
+        self.failure = OSError(error.errno, operation)
+        return self.failure
+
+
+class PlainCore(Core):
+    snapshot: Any = None
+
+
+class Listeners(_append.ListenerCell):
+    calls = 0
+
+    def wake_all(self) -> None:
+        self.calls, self.waiting = self.calls + 1, ()
+
+
+class Recent:
+    """What a log keeps in memory, until it is interrupted at that."""
+
+    def __init__(self, room: int) -> None:
+        self.kept: list[Any] = []
+        self.room = room
+
+    def add(self, data: Any, *where: int) -> None:
+        if len(self.kept) == self.room:
+            raise InvalidRecordError("interrupted")
+        self.kept.append((bytes(data), *where))
+
+
+class NativeLog(_append.AppendState):
+    def forget_recent_locked(self) -> None:
+        self.recent.kept.clear()
+
+
+class PlainLog(_append_reference.AppendState):
+    def forget_recent_locked(self) -> None:
+        self.recent.kept.clear()
+
+
+def twin_logs(rng: random.Random, native: Any, plain: Any) -> tuple[Any, Any]:
+    """A log of either kind, whose active segments these are."""
+
+    def seldom(usual: Any, other: Any) -> Any:
+        return other if rng.random() < 0.04 else usual
+
+    fields = {
+        "is_plain": seldom(True, False),
+        "largest_decides": seldom(True, False),
+        "keys_required": rng.random() < 0.2,
+        "led_epoch": seldom(None, rng.choice((EPOCH, 4))),
+        "followed_epoch": seldom(None, rng.choice((EPOCH, 4))),
+        "truncation": seldom(False, True),
+        "upkeep_due": seldom(False, True),
+        "epochs_due": seldom(False, True),
+        "timestamp_limit": seldom(LONG, rng.choice((1000, -1))),
+        "flush_at": seldom(LONG, 10),
+        "max_batch_size": seldom(2**31 - 1, 150),
+        "replicated": rng.random() < 0.5,
+        "high_watermark": number(rng),
+        "log_start_offset": number(rng),
+        "first_unstable": rng.choice((-1, -1, 0, number(rng))),
+        "version": number(rng),
+    }
+    latest, room = seldom(EPOCH, rng.choice((0, -1, 2**31 - 1))), rng.choice((None, 1, 9))
+    waiting = rng.choice(((), (print,)))
+    made: list[Any] = []
+    for kind, core, state in ((NativeLog, Core(), native), (PlainLog, PlainCore(), plain)):
+        listeners, epochs = Listeners(), _append.EpochCell()
+        listeners.waiting, epochs.latest_epoch = waiting, latest
+        core.snapshot = state.snapshot((), state, 0, -1, -1, 0)
+        log = kind(core, listeners, threading.Lock())
+        log.epochs, log.recent = epochs, None if room is None else Recent(room)
+        for name, value in fields.items():
+            setattr(log, name, value)
+        made.append((log, listeners))
+    return made[0], made[1]
+
+
+def plain_batches(rng: random.Random, base: int) -> bytes:
+    """Batches that ask for nothing special, with offsets from ``base`` on if it is not 0."""
+    made = []
+    for _ in range(rng.choice((1, 1, 1, 2, 5, 30))):
+        count, key = rng.choice((1, 1, 3)), rng.choice((b"k", b"k", None))
+        rows = [(key, bytes(rng.choice((0, 9, 5000))), stamp) for stamp in range(count)]
+        batch = with_field(with_field(bytes(encode_batch(rows)), 0, base), 2, EPOCH)
+        made.append(damaged(rng, batch) if rng.random() < 0.03 else batch)
+        base += count if 0 < base < LONG - count else 0
+    return b"".join(made)
+
+
+def append_to_twins(rng: random.Random, pair: tuple[Any, Any]) -> None:
+    """One append that is plain or not; what becomes of both logs stays the same."""
+    how = rng.choice(("as_leader", "own", "as_follower"))
+    end = pair[1][0].core.snapshot.log_end_offset
+    if rng.random() < 0.2:
+        data = batches(rng)
+    else:
+        data = plain_batches(
+            rng, min(rng.choice((end, end, end + 2)), LONG) if how == "as_follower" else 0
+        )
+    buffer, epoch = buffer_of(rng, data), rng.choice((EPOCH, EPOCH, EPOCH, 0, 7))
+    deep = rng.random() < 0.5
+    asked = rng.choice((None, epoch))
+    arguments = {
+        "as_leader": (buffer, epoch, deep),
+        "own": (buffer, asked),
+        "as_follower": (asked, buffer),
+    }[how]
+
+    def append(log: Any) -> Any:
+        info = getattr(log, f"append_plain_{how}")(*arguments)
+        return info and attributes(info, INFO)
+
+    same(*((lambda log=log: append(log)) for log, _ in pair))
+    seen = [
+        (
+            attributes(log.core.snapshot, SNAPSHOT) | {"active": None},
+            repr(log.core.failure),
+            log.recent and log.recent.kept,
+            listeners.calls,
+            log.lock.locked(),
+        )
+        for log, listeners in pair
+    ]
+    assert seen[0] == seen[1]
 
 
 def changing_appends(rng: random.Random) -> None:
@@ -394,5 +549,6 @@ FUZZERS = {
     "seals": seals,
     "partitions": partitions,
     "appends": appends,
+    "log_appends": log_appends,
     "changing_appends": changing_appends,
 }

@@ -11,6 +11,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from replication.apis.common import waits
 from replication.apis.configs import ConfigSource
+from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import DeleteTopicRequest
 from replication.protocol import ApiKey
@@ -112,6 +113,18 @@ class TestCreateTopics:
         assert bad.error_message
         assert (bad.topic_id, bad.num_partitions) == (NO_ID, -1)
         assert good.error_code == ErrorCode.NONE
+
+    def test_says_how_far_it_is(self, client: WireClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Once the client waits no longer; what there is goes on."""
+        monkeypatch.setattr(Broker, "knows_leader", lambda self, tp: tp.partition == 1)
+        name = new_name()
+        (late,) = create(client, creatable(name, 3), timeout_ms=100)
+        grown = client.ask(
+            ApiKey.CREATE_PARTITIONS, 3, Grow((Grow.CreatePartitionsTopic(name, 4, None),), 100)
+        )
+        for answer, count in ((late, 3), (grown.results[0], 4)):
+            assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+            assert f" of {count} partitions are known in time; " in str(answer.error_message)
 
     def test_partitions_are_numbered_from_zero(self, client: WireClient) -> None:
         topic = creatable(new_name(), -1, -1, (0,), (1,))

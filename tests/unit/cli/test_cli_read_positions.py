@@ -17,6 +17,7 @@ from logstore.cli import main
 from logstore.cli.records.format import BadTemplateError, Encoding, template
 from logstore.cli.records.reading import PartitionReader
 from logstore.common.types import Record
+from logstore.directory.layout import LogDirFiles
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.segments.producer_state import AppendOrigin
@@ -131,7 +132,7 @@ def test_the_last_ones_below_the_log_start(tmp_path: Path) -> None:
 def test_a_log_cut_between_the_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment that lost its batches after they were counted gives what is left: nothing."""
     make_log(tmp_path, [(None, b"%d" % i) for i in range(20)])
-    reader = PartitionReader(str(tmp_path), TopicPartition("t", 0), pytest.fail)
+    reader = PartitionReader(LogDirFiles(str(tmp_path)), TopicPartition("t", 0), pytest.fail)
     held, looks = reader._held, []
 
     def cut_later(*segment: Any) -> Any:

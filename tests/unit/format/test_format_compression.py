@@ -18,6 +18,7 @@ from xxhash import xxh32_intdigest
 from logstore.common.bounds import UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError, InvalidRecordError
 from logstore.format.batch import encode_batch
+from logstore.format.codecs import zstd as codec_zstd
 from logstore.format.codecs.compression import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -25,7 +26,11 @@ from logstore.format.codecs.compression import (
     compress,
     decompress,
 )
+from logstore.format.codecs.limits import borrow
 from logstore.format.reader import read_records
+from tests.fuzz.codec_streams import random_stream
+from tests.fuzz.codecs import by_the_twin, damaged, outcome
+from tests.reference.codecs import TWINS
 from tests.support.cases import for_each
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
@@ -277,6 +282,113 @@ def test_lz4_frames_of_every_level_are_as_kafka_writes_them(level: int) -> None:
 def test_a_level_out_of_range_is_refused_with_the_batch() -> None:
     with pytest.raises(InvalidRecordError, match="level 18"):
         encode_batch([(b"k", b"v")], compression=Compression.LZ4, level=18)
+
+
+# --- libraries -----------------------------------------------------------------------------------
+
+SKIPPED = "skipped 20000000 00 810100" + 28 * "00"
+"""32 bytes that look like a header and the head of a block, which holds the next 20 bytes too."""
+
+twins = pytest.mark.parametrize("codec", TWINS, ids=str)
+
+
+@twins
+def test_either_library_reads_what_the_other_wrote(codec: Compression) -> None:
+    for sample in SAMPLES:
+        for level in (DEFAULT_LEVEL[codec], 1, 9):
+            stream = bytes(compress(codec, sample, level))
+            plain = bytes(TWINS[codec].compress(sample, level))
+            assert bytes(TWINS[codec].decompress(stream, len(sample))) == sample
+            assert bytes(decompress(codec, plain, len(sample))) == sample
+            assert stream == plain
+
+
+@twins
+def test_damaged_streams_have_one_outcome_in_either_library(codec: Compression) -> None:
+    rng = random.Random(5)
+    for _ in range(150):
+        stream = random_stream(rng, codec, TEXT[: rng.choice([0, 9, 500, 5000])])
+        for data in (stream, stream + b"\0", stream * 2, damaged(rng, stream)):
+            for limit in (0, 1, 500, 10_000):
+                found = outcome(decompress, codec, data, limit)
+                assert found == outcome(by_the_twin, codec, data, limit)
+
+
+def incomplete_gzip() -> bytes:
+    """An A, five times, in a Huffman code that leaves codewords over: no encoder makes such."""
+    lengths = {18: 2, 0: 2, 3: 2, 2: 2}
+    order = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1)
+    bits = "10100000000000111"  # the last block, dynamic; 257 and 1 codes; 18 lengths
+    bits += "".join(f"{lengths.get(symbol, 0):03b}"[::-1] for symbol in order)
+    codes = {0: "00", 2: "01", 3: "10"}
+
+    def zeros(count: int) -> str:
+        return "11" + f"{count - 11:07b}"[::-1]
+
+    bits += zeros(65) + codes[3] + zeros(138) + zeros(52) + codes[2] + codes[0]
+    bits += "010" * 5 + "00"
+    bits += "0" * (-len(bits) % 8)
+    content = bytes(int(bits[at : at + 8][::-1], 2) for at in range(0, len(bits), 8))
+    trailer = struct.pack("<II", zlib.crc32(b"A" * 5), 5)
+    return bytes.fromhex("1f8b08000000000000ff") + content + trailer
+
+
+def test_an_incomplete_huffman_code_is_refused_as_by_kafka() -> None:
+    """Some libraries decode it, and the checksum of the content is right."""
+    with pytest.raises(CorruptBatchError, match="invalid literal/lengths set"):
+        decompress(Compression.GZIP, incomplete_gzip())
+
+
+@for_each(
+    "frame",
+    [
+        "2000 010000",  # claims no content and has none
+        "2000 010000 78",
+        "2000 09000078",  # claims no content and has one byte
+        "2002 09000078",  # claims two
+        "e0ffffffffffffff7f 09000078",
+        "a0ffffff00 09000078",  # claims 16 MiB
+        "2001 09000078",
+        "2000" + "02001078" * 3 + "010000",  # claims nothing, and has three runs of 128 KiB
+        "0058" + "02001078" * 3 + "010000",
+        "0058" + "02001078" * 3 + "010000 78",
+        "0058" + "000000" * 200 + "09000078",
+        "0458" + "03001078" + "00000000",  # 128 KiB, and the checksum is wrong
+        "skipped 02000000 010000",
+        SKIPPED + 2 * "28b52ffd2001 09000078",
+    ],
+)
+def test_what_a_frame_of_zstd_claims_is_checked(frame: str) -> None:
+    data = bytes.fromhex(("28b52ffd" + frame).replace("28b52ffdskipped", "502a4d18"))
+    found = outcome(decompress, Compression.ZSTD, data, 1 << 26)
+    assert found == outcome(by_the_twin, Compression.ZSTD, data, 1 << 26)
+    sound = {
+        "2000 010000": b"",
+        "2001 09000078": b"x",
+        SKIPPED + 2 * "28b52ffd2001 09000078": b"xx",
+        "0058" + "02001078" * 3 + "010000": b"x" * (3 << 17),
+        "0058" + "000000" * 200 + "09000078": b"x",
+    }
+    assert (found == sound[frame]) if frame in sound else isinstance(found, str)
+
+
+def test_a_kept_context_keeps_no_large_window() -> None:
+    content = NOISE * 10
+    for level in (3, 19, 22):
+        stream = bytes(compress(Compression.ZSTD, content, level))
+        assert bytes(decompress(Compression.ZSTD, stream)) == content
+    assert all(context.memory_size() < 9 << 20 for context in codec_zstd.unpackers)
+
+
+def test_only_a_few_contexts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many threads gave theirs back meanwhile."""
+    pytest.importorskip("zstandard")
+    stream = stream_of(Compression.ZSTD, TEXT[:1000])
+    others = [None] * codec_zstd.KEPT_MAX
+    monkeypatch.setattr(codec_zstd, "unpackers", unpackers := [])
+    monkeypatch.setattr(codec_zstd, "borrow", lambda: unpackers.extend(others) or borrow())
+    assert bytes(decompress(Compression.ZSTD, stream)) == TEXT[:1000]
+    assert unpackers == others
 
 
 # --- limits --------------------------------------------------------------------------------------

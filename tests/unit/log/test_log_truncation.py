@@ -79,3 +79,25 @@ def test_a_cut_that_was_abandoned_half_way_refuses_appends(
     with pytest.raises(StorageFailedError):
         log.append([(None, b"c")])
     assert log.failed
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_cut_writes_a_snapshot_only_if_there_ever_was_a_producer(known: bool) -> None:
+    """A snapshot of none spares no replay; the close writes one for the next start (F-201)."""
+    storage = FaultyStorage()
+    log = _open(storage)
+    log.append_as_leader(produced(), 0) if known else log.append([(None, b"a")])
+    log.append([(None, b"b")])
+
+    log.truncate_to(1)
+
+    assert log.state.producers.snapshots == ([1] if known else [])
+    assert log.append([(None, b"c")]).first_offset == 1
+    log.truncate_to(1)
+    log.close()
+    log = _open(storage)
+    assert not log.recovery_report.warnings
+    assert log.state.producers.snapshots == [1]
+    assert log.state.producers.empty != known
+    check_invariants(log)
+    log.close()

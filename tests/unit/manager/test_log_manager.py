@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 import threading
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -554,6 +556,51 @@ class TestKept:
                 log.append_as_leader(batch(count=2), 0)
                 points.append(log.recovery_point)
             assert points == [0, 0, 6, 6, 6, 12, 12]
+
+    def test_a_clean_start_opens_only_what_it_believes(self) -> None:
+        """Four small files and the last segment, however many there are."""
+        opened: list[str] = []
+
+        class Counting(FaultyStorage):
+            def open(self, path: str, **options: Any) -> Any:
+                opened.append(path)
+                return super().open(path, **options)
+
+            def read_file(self, path: str, limit: int = -1) -> bytes:
+                opened.append(path)
+                return super().read_file(path, limit)
+
+        machine = Machine()
+        machine.storage = Counting()
+        with machine.start() as manager:
+            for log in manager.create_topic("t", 3):
+                for _ in range(4):
+                    log.append_as_leader(batch(), 0)
+                    log.roll()
+                log.append_as_leader(batch(), 0)
+        opened.clear()
+        with machine.start() as manager:
+            of_one = [os.path.basename(path) for path in opened if "/t-1/" in path]
+            assert sorted(of_one) == [
+                "00000000000000000004.log",
+                "00000000000000000005.snapshot",
+                "leader-epoch-checkpoint",
+                "partition.metadata",  # not there, as the next
+                "topic.properties",
+            ]
+
+    @pytest.mark.parametrize("frozen", [0, 3])
+    def test_the_collector_counts_what_a_start_loads_as_old(
+        self, frozen: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Otherwise its next look at the young ones takes as long as half of the start; but what a
+        caller has frozen stays so."""
+        calls: list[str] = []
+        monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+        for name in ("disable", "freeze", "unfreeze", "enable"):
+            monkeypatch.setattr(gc, name, partial(calls.append, name))
+        with Machine().start():
+            assert calls == ["disable", *([] if frozen else ["freeze", "unfreeze"]), "enable"]
 
 
 def test_a_text_is_one_directory_and_not_its_letters(

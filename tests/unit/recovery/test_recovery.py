@@ -7,6 +7,7 @@ import os
 import random
 import tracemalloc
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +16,14 @@ import pytest
 from logstore.common.clock import SystemClock
 from logstore.common.config import LogConfig
 from logstore.common.errors import StorageFailedError
+from logstore.common.types import Buffer
 from logstore.format.producer_snapshot import decode_snapshot
 from logstore.log import LogOwner, PartitionLog
 from logstore.log.maintenance import LogMaintenance
 from logstore.recovery.crash_recovery import CrashRecovery
+from logstore.segments import rebuild, unwritten
 from logstore.storage.memory import MemoryFile
-from logstore.testing import FaultyStorage, SimulatedCrash
+from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from tests.crash.disk import CONFIG, DIRECTORY, T0, batches_of, open_log
 from tests.crash.model import data_batch
 
@@ -38,15 +41,30 @@ def disk() -> FaultyStorage:
 
 @pytest.fixture
 def rewrites(monkeypatch: pytest.MonkeyPatch) -> Rewrites:
-    """File name, position and size of each range that recovery counts as written again."""
+    """File name, position and size of each write to a ``.log``."""
     found: Rewrites = []
-    rewrite = MemoryFile.rewrite
+    write_at = MemoryFile.write_at
 
-    def spy(self: MemoryFile, position: int, size: int) -> None:
-        found.append((self.path.rpartition("/")[2], position, size))
-        rewrite(self, position, size)
+    def spy(self: MemoryFile, position: int, *buffers: Buffer) -> int:
+        written = write_at(self, position, *buffers)
+        if self.path.endswith(".log"):
+            found.append((self.path.rpartition("/")[2], position, written))
+        return written
 
-    monkeypatch.setattr(MemoryFile, "rewrite", spy)
+    monkeypatch.setattr(MemoryFile, "write_at", spy)
+    return found
+
+
+def flushed_again(disk: FaultyStorage, rewrites: Rewrites, **stop: int) -> Rewrites:
+    """What a flush writes after a start by ``stop``, and the start does not."""
+    disk.crash(mode="all_kept")
+    log = open_log(disk, **stop)
+    rewrites.clear()
+    log.flush()
+    found = list(rewrites)
+    log.flush()
+    assert rewrites == found
+    log.crash()
     return found
 
 
@@ -65,8 +83,7 @@ def killed(storage: FaultyStorage, log: PartitionLog) -> None:
     log.crash()
 
 
-@pytest.mark.parametrize("evicted", [False, True])
-def test_a_flush_after_a_failed_one_and_a_restart_holds(disk: FaultyStorage, evicted: bool) -> None:
+def test_a_flush_after_a_failed_one_and_a_restart_holds(disk: FaultyStorage) -> None:
     """F-224, I-13: the kernel shows pages that are not on the disk, and takes them for clean."""
     log = filled(disk, flushed=4)
     path = log.segments[-1].log_path
@@ -76,8 +93,8 @@ def test_a_flush_after_a_failed_one_and_a_restart_holds(disk: FaultyStorage, evi
     killed(disk, log)
     log = open_log(disk, recovery_point=log.recovery_point)
     assert (log.log_end_offset, log.recovery_point) == (30, 12)
-    if evicted:  # memory is short: pages that are written again are not let go of
-        disk.evict(path)
+    assert log.flusher.write_again(1)
+    disk.evict(path)  # memory is short: pages that are written again are not let go of
     log.flush()
     assert log.recovery_point == 30
     disk.crash(mode="all_lost")
@@ -91,9 +108,32 @@ def test_a_flush_after_a_failed_one_and_a_restart_holds(disk: FaultyStorage, evi
 def test_a_recovery_that_believes_its_sync_is_seen(
     disk: FaultyStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CrashRecovery, "_write_again", lambda self, segment: None)
+    monkeypatch.setattr(CrashRecovery, "_expect_unwritten", lambda self, segment: None)
     with pytest.raises(AssertionError):
-        test_a_flush_after_a_failed_one_and_a_restart_holds(disk, evicted=False)
+        test_a_flush_after_a_failed_one_and_a_restart_holds(disk)
+
+
+def test_a_page_that_the_kernel_drops_before_it_is_written_again_is_not_flushed(
+    disk: FaultyStorage,
+) -> None:
+    """I-13: then the disk has lost records, and the log says so in place of a recovery point."""
+    log = filled(disk, flushed=4)
+    path = log.segments[-1].log_path
+    disk.fail("sync", "*.log")
+    with pytest.raises(StorageFailedError):
+        log.flush()
+    killed(disk, log)
+    log = open_log(disk, recovery_point=12)
+    disk.evict(path)
+    with pytest.raises(StorageFailedError) as error:
+        log.flush()
+    assert isinstance(error.value.__cause__, OSError)
+    assert error.value.__cause__.errno == errno.EIO  # the directory's, not this log's alone
+    assert (log.failed, log.recovery_point) == (True, 12)
+    killed(disk, log)
+    log = open_log(disk, recovery_point=12)
+    assert log.log_end_offset == 12
+    log.crash()
 
 
 def test_only_what_no_flush_has_reached_is_written_again(
@@ -102,21 +142,16 @@ def test_only_what_no_flush_has_reached_is_written_again(
     log = filled(disk, flushed=4)
     size, batch_size = log.segments[-1].size, log.segments[-1].size // 10
     killed(disk, log)
-    open_log(disk, recovery_point=12).crash()
-    assert rewrites == [(f"{0:020d}.log", 4 * batch_size, 6 * batch_size)]
-    rewrites.clear()
-    disk.crash(mode="all_kept")
-    open_log(disk, recovery_point=13).crash()  # inside a batch: all of it
-    assert rewrites == [(f"{0:020d}.log", 4 * batch_size, 6 * batch_size)]
-    rewrites.clear()
-    disk.crash(mode="all_kept")
-    open_log(disk, recovery_point=30).crash()
-    assert rewrites == []
-    disk.crash(mode="all_kept")
-    open_log(disk, recovery_point=12, log_start_offset=12).crash()
+    name = f"{0:020d}.log"
+    late = [(name, 4 * batch_size, 6 * batch_size)]
+    assert flushed_again(disk, rewrites, recovery_point=12) == late
+    # Inside a batch: all of it.
+    assert flushed_again(disk, rewrites, recovery_point=13) == late
+    assert flushed_again(disk, rewrites, recovery_point=30) == []
     # A recovery point that rests on the log start was reached by no flush (F-222), and a later
     # scan begins at the base of the segment.
-    assert rewrites == [(f"{0:020d}.log", 0, size)]
+    found = flushed_again(disk, rewrites, recovery_point=12, log_start_offset=12)
+    assert found == [(name, 0, size)]
 
 
 def test_segments_behind_the_recovery_point_are_written_again(
@@ -127,17 +162,17 @@ def test_segments_behind_the_recovery_point_are_written_again(
     for batch in batches_of(3, base=12):
         log.replica.append_as_follower(batch.data)
     killed(disk, log)
-    open_log(disk, recovery_point=12).crash()
-    assert [name for name, *_ in rewrites] == [f"{12:020d}.log"]
-    rewrites.clear()
-    disk.crash(mode="all_kept")
-    open_log(disk, recovery_point=3).crash()
-    assert [name for name, *_ in rewrites] == [f"{0:020d}.log", f"{12:020d}.log"]
+    names = [f"{0:020d}.log", f"{12:020d}.log"]
+    assert [name for name, *_ in flushed_again(disk, rewrites, recovery_point=12)] == names[1:]
+    assert [name for name, *_ in flushed_again(disk, rewrites, recovery_point=3)] == names
 
 
 def test_a_clean_start_writes_nothing_again(disk: FaultyStorage, rewrites: Rewrites) -> None:
     filled(disk, flushed=4).close()
-    open_log(disk, clean=True).close()
+    log = open_log(disk, clean=True)
+    rewrites.clear()
+    assert not log.flusher.write_again(1)
+    log.close()
     assert rewrites == []
 
 
@@ -145,11 +180,89 @@ def test_a_disk_that_refuses_is_an_error(disk: FaultyStorage) -> None:
     log = filled(disk, flushed=4)
     killed(disk, log)
     before = disk.read_file(log.segments[-1].log_path)
+    log = open_log(disk, recovery_point=12)
     fault = disk.fail("write", "*.log")
     with pytest.raises(StorageFailedError):
-        open_log(disk, recovery_point=12)
-    assert fault.struck == 1
+        log.flusher.write_again(1)
+    assert (log.failed, fault.struck) == (True, 1)
     assert disk.read_file(log.segments[-1].log_path) == before
+
+
+@pytest.mark.parametrize("step", [1, 200, 1 << 20])
+def test_it_is_written_again_in_steps_beside_appends_and_a_truncation(
+    disk: FaultyStorage, rewrites: Rewrites, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """A step writes whole batches, and nothing at or behind the place of a truncation."""
+    monkeypatch.setattr(unwritten, "WINDOW", 300)  # some batches
+    log = filled(disk, flushed=4)
+    batch_size = log.segments[-1].size // 10
+    killed(disk, log)
+    log = open_log(disk, recovery_point=12)
+    rewrites.clear()
+    assert log.flusher.write_again(step)
+    log.truncate_to(27)
+    (batch,) = batches_of(1, base=27, epoch=1)
+    log.replica.append_as_follower(batch.data)
+    first = rewrites[:-1]
+    rewrites.clear()
+    while log.flusher.write_again(step):
+        assert rewrites[-1][1] < 9 * batch_size
+    end = 4 * batch_size
+    for _, position, size in (*first, *rewrites):
+        assert (position, size % batch_size) == (end, 0)
+        end += size
+    assert end == (10 if step > 1000 else 9) * batch_size
+    log.flush()
+    disk.crash(mode="all_lost")
+    log.crash()
+    log = open_log(disk, recovery_point=log.log_end_offset)
+    assert [r.offset for r in log.records()] == list(range(30))
+    log.crash()
+
+
+@pytest.mark.parametrize("windows", [4, 16, 64])
+def test_a_recovery_reads_each_window_once_and_writes_nothing(
+    disk: FaultyStorage, rewrites: Rewrites, monkeypatch: pytest.MonkeyPatch, windows: int
+) -> None:
+    """And then each is read and written once: so the work grows with the bytes alone."""
+    window = 4 * 268 + 17  # of four batches, and not a part of the next one but its size
+    for module in (rebuild, unwritten):
+        monkeypatch.setattr(module, "WINDOW", window)
+    filled(disk, flushed=0, count=4 * windows).crash()
+    disk.crash(mode="all_kept")
+    rewrites.clear()
+    views: list[int] = []
+    view = MemoryFile.view
+
+    def spy(self: MemoryFile, position: int, size: int) -> AbstractContextManager[memoryview]:
+        views.append(position)
+        return view(self, position, size)
+
+    monkeypatch.setattr(MemoryFile, "view", spy)
+    log = open_log(disk, recovery_point=0)
+    # After the first one a window has room for another batch.
+    assert 0.8 * windows <= len(views) <= windows
+    assert rewrites == []
+    views.clear()
+    while log.flusher.write_again(window):
+        pass
+    assert (len(views), len(rewrites)) == (windows, windows)
+    log.crash()
+
+
+def test_an_append_writes_again_what_no_manager_does(
+    disk: FaultyStorage, rewrites: Rewrites
+) -> None:
+    log = filled(disk, flushed=4)
+    batch_size = log.segments[-1].size // 10
+    killed(disk, log)
+    owner = LogOwner(clean_shutdown=False, recovery_point=12)
+    log = PartitionLog.open(DIRECTORY, CONFIG, storage=disk, clock=ManualClock(T0), owner=owner)
+    (batch,) = batches_of(1, base=30)
+    log.replica.append_as_follower(batch.data)
+    assert (f"{0:020d}.log", 4 * batch_size, 6 * batch_size) in rewrites
+    assert log.recovery_point == 12
+    log.crash()
 
 
 @pytest.mark.parametrize(

@@ -333,7 +333,7 @@ class TestDelay:
         assert not stage.manager.failed_partitions
 
     def test_first_delay_is_kept(self) -> None:
-        """R-128."""
+        """R-128. Who comes back from a delay comes last."""
         stage = following(A, B)
         stage.reply(answer(part(A, error_code=ErrorCode.KAFKA_STORAGE_ERROR), part(B)))
         stage.request()
@@ -345,7 +345,7 @@ class TestDelay:
         stage.request()
         stage.runtime.advance(600)
         stage.reply(answer(part(A)))
-        assert order(stage) == [B, A]
+        assert order(stage) == [A, B]
 
     def test_adding_wakes_a_resting_fetcher(self) -> None:
         """R-114.3; and the timer of the delay does not start a second round."""
@@ -359,7 +359,7 @@ class TestDelay:
         stage.runtime.advance(BACKOFF_MS)
         assert len(stage.wire.sent) == 1
         stage.reply(answer(part(B)))
-        assert order(stage) == [A, B]
+        assert order(stage) == [B, A]
 
     def test_idle_without_partitions(self) -> None:
         """No timer, no request: an idle broker sleeps."""

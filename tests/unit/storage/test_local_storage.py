@@ -463,7 +463,7 @@ def test_reserve_asks_for_blocks_in_steps_and_never_past_the_mapping(
     mapping = file.map(100_000)
     for end in (8, 16, 65_536, 65_537, 100_000):
         mapping.reserve(end)
-    assert calls == [(0, 65_536), (65_536, 100_000 - 65_536)]
+    assert calls == [(0, 4096), (4096, 65_536 - 4096), (65_536, 100_000 - 65_536)]
     mapping.close()
     file.close()
 
@@ -534,20 +534,18 @@ def bytes_written() -> int:
         return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_rewrite_makes_clean_pages_dirty(
-    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
+def test_the_bytes_that_are_there_make_clean_pages_dirty(
+    storage: LocalStorage, tmp_path: Path
 ) -> None:
     """Else a sync would leave them out, as after a failed one (F-224)."""
-    if not native:
-        monkeypatch.setattr(local, "dirty_pages", no_dirty_pages)
     file = big_file(storage, tmp_path, 4 << 20)
     file.sync()
     before = bytes_written()
     file.sync()
     if bytes_written() != before:
         pytest.skip("somebody else writes in this process")
-    file.rewrite(1 << 20, 3 << 20)
+    with file.view(1 << 20, 3 << 20) as view:
+        file.write_at(1 << 20, view)
     found = bytes_written() - before
     content = file.read_at(0, 5 << 20)
     file.close()
@@ -557,30 +555,10 @@ def test_rewrite_makes_clean_pages_dirty(
     assert content == bytes(range(256)) * (4 << 20 >> 8)
 
 
-def no_dirty_pages(descriptor: int, position: int, size: int) -> None:
-    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-
 def is_tmpfs(path: Path) -> bool:
     with open("/proc/mounts") as lines:
         mounts = {line.split()[1]: line.split()[2] for line in lines}
     return next(mounts[str(p)] for p in (path, *path.parents) if str(p) in mounts) == "tmpfs"
-
-
-def test_rewriting_a_file_that_is_cut_meanwhile_is_no_signal(
-    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = big_file(storage, tmp_path)
-    dirty_pages = local.dirty_pages
-
-    def cut(descriptor: int, position: int, size: int) -> None:
-        os.ftruncate(descriptor, 5000)
-        dirty_pages(descriptor, position, size)
-
-    monkeypatch.setattr(local, "dirty_pages", cut)
-    file.rewrite(0, 1 << 20)
-    assert file.size() == 5000
-    file.close()
 
 
 # --- directories (S-47)

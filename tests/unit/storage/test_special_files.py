@@ -16,6 +16,7 @@ from logstore import DirectoryReader, LogConfig, LogManager, PartitionLog
 from logstore.cli.records.reading import PartitionReader
 from logstore.common.errors import LogstoreError, LogUnavailableError
 from logstore.common.types import TopicPartition
+from logstore.directory.layout import LogDirFiles
 from logstore.directory.transactions import aborted_transactions
 from logstore.manager import ManagerOwner
 from tests.support.cases import for_each
@@ -329,7 +330,7 @@ def test_under_a_reader_of_the_directory(
 def test_under_what_reads_the_directory(logs: Path, suffix: str, kind: str) -> None:
     """An index that is no file is a missing one."""
     plant(logs / "t-0" / f"{20:020}.{suffix}", kind)
-    reader = PartitionReader(str(logs), T0, pytest.fail)
+    reader = PartitionReader(LogDirFiles(str(logs)), T0, pytest.fail)
     assert reader.first_at(1_025) == 25
     assert sum(map(len, reader.chunks())) == 60
     assert len(list(DirectoryReader(logs / "t-0").follow(timeout=0))) == 60
