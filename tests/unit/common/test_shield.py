@@ -146,64 +146,26 @@ def test_a_second_interrupt_ends_the_wait_and_not_the_call(
     until(lambda: done == [True], "the call ends")
 
 
-def end_helpers() -> None:
-    while shield._idle:
-        shield._idle.pop().woken.release()
-
-
-@pytest.mark.parametrize("lingers", [False, True])
 @pytest.mark.parametrize("error", [Interruption, KeyboardInterrupt, RuntimeError])
-def test_it_is_done_once_or_never(
-    error: type[BaseException], lingers: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_done_once_or_never(error: type[BaseException]) -> None:
     """Whatever a handler raises, ``RuntimeError`` too, which also means that no thread begins."""
 
     def work() -> None:
         done.append(True)
 
-    def prepare() -> None:
-        if lingers:
-            run_shielded(int)
-            until(lambda: shield._idle, "a thread waits for the next call")
-        else:
-            until(lambda: end_helpers() or not shield._idle, "none waits")
-
-    monkeypatch.setattr(shield, "LINGER_S", patience())
-    end_helpers()
     done: list[bool] = []
-    prepare()
     for place in range(places(lambda: run_shielded(work))):
         done.clear()
-        prepare()
         raised, _ = interrupted(lambda: run_shielded(work), place, error)
         assert len(done) <= 1
         assert raised or (done and error is RuntimeError)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
-def test_calls_in_a_row_are_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shield, "LINGER_S", patience())
-    end_helpers()
-    seen = set()
-    for _ in range(9):
-        seen.add(run_shielded(threading.get_ident))
-        until(lambda: len(shield._idle) == 1, "it waits for the next call")
-    end_helpers()
-    assert len(seen) == 1
-
-
-def test_a_thread_ends_that_has_no_call_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shield, "LINGER_S", 0)
-    end_helpers()
-    run_shielded(int)
-    until(lambda: not shield._idle, "it ends")
-
-
 def test_where_no_thread_can_be_had_the_caller_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    end_helpers()
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     monkeypatch.setattr(shield, "_idle", None)
     assert run_shielded(threading.get_ident) == threading.get_ident()
