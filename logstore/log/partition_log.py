@@ -77,7 +77,6 @@ class PartitionLog:
         self.recovery_report = loaded.report
         self._hold = hold
         core.topic_id = loaded.topic_id
-        # What managers and replicas need is in the parts.
         self.state = LogState(core, loaded)
         self.writer = LogWriter(core, self.state)
         self.flusher = LogFlusher(core, self.state, self.writer)

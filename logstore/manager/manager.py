@@ -138,7 +138,10 @@ class LogManager:
         # First, because an interrupted creation may have left files under any name.
         self._topics.finish_creations(unfinished)
         self._topics.settle_configs()
-        if not all(report.clean for report in self.recovery_reports):
+        if any(
+            not log.recovery_report.clean and log.flusher.unwritten_bytes
+            for log in self.logs.values()
+        ):
             self._later(partial(self._write_again, self.housekeeper.write_again()))
         if background:
             self.start()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from logstore.common.config import MAX_INT
 from logstore.kernels import SCAN_INCOMPLETE, RecoveryScan
-from logstore.segments.segment_view import WINDOW
 from logstore.storage.base import File
+
+WINDOW = 2 << 20  # bytes read and written at a time
 
 
 @dataclass(slots=True)

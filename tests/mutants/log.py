@@ -199,7 +199,7 @@ class _Shifted:
         return getattr(self._scan, name)
 
 
-@mutant(crash=1312)
+@mutant(crash=2354)
 def marker_kept(patch: MonkeyPatch) -> None:
     """The marker of a clean stop outlives the start after it."""
     patch.setattr(clean_shutdown, "remove", lambda path, files: clean_shutdown.exists(path, files))

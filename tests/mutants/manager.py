@@ -24,12 +24,12 @@ from logstore.testing import FaultyStorage
 from tests.mutants import MonkeyPatch, mutant
 
 
-@mutant(lives=6)
+@mutant(lives=20)
 def entries_kept_on_delete(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "forget_logs", lambda self, gone: None)
 
 
-@mutant(lives=6)
+@mutant(lives=19)
 def entries_dropped_in_memory_only(patch: MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, gone: Collection[TopicPartition]) -> None:
         for name in CHECKPOINTS:
@@ -39,7 +39,7 @@ def entries_dropped_in_memory_only(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "forget_logs", mutant)
 
 
-@mutant(lives=6)
+@mutant(lives=20)
 def entries_dropped_after_the_name_is_free(patch: MonkeyPatch) -> None:
     """With the next checkpoint: in between the name stands for another log."""
     drop, write = OffsetCheckpoints.forget_logs, OffsetCheckpoints.write_recovery_points
@@ -101,7 +101,7 @@ def high_watermarks_kept_after_a_cut(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "_lower_locked", mutant)
 
 
-@mutant(lives=225)
+@mutant(lives=35)
 def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, logs: Any) -> Any:
         with self._lock:
@@ -113,7 +113,7 @@ def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "write_recovery_points", mutant)
 
 
-@mutant(lives=6)
+@mutant(lives=20)
 def log_starts_never_dropped(patch: MonkeyPatch) -> None:
     keep = OffsetCheckpoints._keep_locked
 

@@ -296,7 +296,7 @@ RECOVERY: list[tuple[str, Test]] = [
         damage.test_s53_one_record_that_reaches_into_the_next_segment,
     ),
     ("rebuilt-transactions-not-synced", partial(_rebuilt, "both", "clean")),
-    ("rebuilt-transactions-not-synced", partial(_rebuilt, ".txnindex", "scan_all")),
+    ("rebuilt-transactions-not-synced", partial(_rebuilt, "both", "scan_all")),
     ("rebuilt-transactions-not-announced", partial(_rebuilt, ".txnindex", "clean")),
     (
         "the-first-candidate-is-taken",

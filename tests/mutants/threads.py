@@ -40,7 +40,7 @@ class _NoLock:
 
 def _without(patch: MonkeyPatch, module: Any, dropped: Rank) -> None:
     patch.setattr(
-        module, "make_lock", lambda rank, *_: _NoLock() if rank is dropped else make_lock(rank)
+        module, "make_lock", lambda rank: _NoLock() if rank is dropped else make_lock(rank)
     )
 
 

@@ -176,6 +176,11 @@ class LogFlusher:
                     self.save_epochs_flush_locked()
                 self._write_again_flush_locked(MAX_LONG)
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """How many bytes ``write_again`` has left to do."""
+        return sum(segment.unwritten.size for segment in self._state.segments.snapshot())
+
     @shielded
     def write_again(self, size: int) -> int:
         """Write about ``size`` bytes of what a crash may have left in the page cache alone.
@@ -184,7 +189,7 @@ class LogFlusher:
         kernel may drop such a page. Returns the bytes written; 0 if there are none, or the log is
         closed.
         """
-        if not any(segment.unwritten.size for segment in self._state.segments.snapshot()):
+        if not self.unwritten_bytes:
             return 0
         with self.flush_lock:
             return 0 if self._core.failure else self._write_again_flush_locked(size)

@@ -41,7 +41,7 @@ def failed_in_a_sync() -> FaultyStorage:
 
 
 def unwritten(manager: LogManager) -> list[int]:
-    return [sum(s.unwritten.size for s in log.segments) for log in logs(manager)]
+    return [log.flusher.unwritten_bytes for log in logs(manager)]
 
 
 def logs(manager: LogManager) -> list[PartitionLog]:
@@ -115,5 +115,5 @@ def test_a_disk_that_refuses_is_offline(tasks: Tasks, fault: tuple[str, int]) ->
     while tasks:
         tasks.pop(0)()
     assert list(manager.offline_directories) == ["/d"]
-    assert [sum(s.unwritten.size for s in log.segments) for log in manager.logs.values()] == [0]
+    assert [log.flusher.unwritten_bytes for log in manager.logs.values()] == [0]
     manager.crash()

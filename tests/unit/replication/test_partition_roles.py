@@ -136,18 +136,15 @@ def test_an_append_of_a_leadership_that_ended_is_refused(
 def test_an_append_that_the_log_has_begun_is_finished_first() -> None:
     """The other order: the change of the role waits until the append is through."""
     story = Story()
-    state = story.log.state
     inside, changed, go_on = threading.Event(), threading.Event(), threading.Event()
-    true = state.publish_locked
 
-    def publish() -> None:
-        state.publish_locked = true  # type: ignore[method-assign]
+    def listen() -> None:
+        """Called under the log's lock, by an append that has written and published its batch."""
         inside.set()
         assert go_on.wait(patience())
-        true()
 
     answers: list[Any] = []
-    state.publish_locked = publish  # type: ignore[method-assign]
+    story.log.core.listeners.add(listen)
     producer = threading.Thread(target=lambda: answers.append(story.append(OURS)))
     producer.start()
     assert inside.wait(patience())
