@@ -357,7 +357,7 @@ cdef class SegmentState:
         """
         cdef uint8_t placed[COPY_BELOW]
         if self.bytes_since_index_entry > self.index_interval_bytes:
-            self._reserve(1)
+            self._reserve(1, 1)
         if first_offset < 0:
             self._write_plain(data, found.size)
         elif found.size > COPY_BELOW:

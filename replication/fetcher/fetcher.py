@@ -353,7 +353,7 @@ class Fetcher:
         applied: set[TopicPartition] = set()
         for part in response.partitions:
             state = fetching.get(part.tp)
-            if state is None or part.tp in applied or part.topic_id not in (None, state.topic_id):
+            if state is None or part.tp in applied or _is_of_another_topic(part, state):
                 continue
             applied.add(part.tp)
             if not self._is_current(state, part):
@@ -473,3 +473,8 @@ class Fetcher:
             state.give_up_reset()
         self._failures.delay(asked.values())
         return moved
+
+
+def _is_of_another_topic(part: FetchPartitionResponse, state: FetchState) -> bool:
+    answered, asked = part.topic_id, state.topic_id
+    return answered is not asked and answered is not None and answered != asked

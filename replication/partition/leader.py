@@ -240,11 +240,14 @@ class LeaderSide:
         A follower serves consumers too (KIP-392, R-149).
         """
         replica = self._replica
-        role = replica.role if replica_id == CONSUMER else replica.leading()
+        role = replica.role
+        if type(role) is not Leadership and replica_id != CONSUMER:
+            role = replica.leading()
         log = replica.local_log()
-        # Most fetches name the very id of the log, and the present epoch.
-        if part.topic_id is not log.core.topic_id:
-            replica.check_topic(part.topic_id)
+        # The right topic and epoch are not worth a call.
+        asked, own = part.topic_id, log.core.topic_id
+        if asked is not None and (own is None or asked.int != own.int):
+            replica.check_topic(asked)
         if part.current_leader_epoch != role.leader_epoch:
             replica.check_epoch(role, part.current_leader_epoch)
         if replica_id >= 0 and isinstance(role, Leadership):

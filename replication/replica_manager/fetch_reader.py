@@ -219,7 +219,8 @@ class FetchReader:
 
     def available(self, request: FetchRequest, part: FetchPartition) -> int | None:
         """Count the bytes a waiting fetch would get now; None if it must be answered (R-93)."""
-        part = self._resolved(part)
+        if part.tp.topic.startswith(UNRESOLVED):
+            part = self._resolved(part)
         try:
             partition = self._partitions.find(part.tp)
             available = partition.leader.available_to_fetch(
