@@ -326,7 +326,7 @@ def log_appends(rng: random.Random) -> None:
         "index_interval_bytes": rng.choice((0, 150, 4096, LONG)),
         "segment_bytes": rng.choice((1 << 30, 1 << 30, 20_000)),
         "max_segment_ms": rng.choice((LONG, LONG, 1)),
-        "rolling_timestamp": 0,
+        "rolling_timestamp": rng.choice((0, 0, 0, -1)),
     }
     with twin_segments(rng, base, sizes, common) as pair:
         logs = twin_logs(rng, *pair)
@@ -486,7 +486,10 @@ def append_to_twins(rng: random.Random, pair: tuple[Any, Any]) -> None:
         data = batches(rng)
     else:
         data = plain_batches(
-            rng, min(rng.choice((end, end, end + 2)), LONG) if how == "as_follower" else 0
+            rng,
+            min(rng.choice((end, end, end + 2, max(end - 2, 0))), LONG)
+            if how == "as_follower"
+            else 0,
         )
     buffer, epoch = buffer_of(rng, data), rng.choice((EPOCH, EPOCH, EPOCH, 0, 7))
     deep = rng.random() < 0.5
