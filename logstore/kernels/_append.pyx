@@ -7,6 +7,7 @@ to the kernel, write the sparse index entries. ``tests/reference`` is its plain 
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EINTR, errno
 from logstore.kernels._common cimport *
 from logstore.kernels._scan cimport BatchAnalysis, View, view_of
@@ -703,6 +704,18 @@ cdef class LogCell:
     cdef public object failure
 
 
+cdef bytes own_if_plain(data, bint leads):
+    """Bytes that nobody can change; None where the first header says that a copy is not worth it."""
+    cdef View view
+    if type(data) is bytes:
+        return data
+    view = view_of(data)
+    if (view.size < LS_HEADER_SIZE or view.start[16] != 2 or ls_load64(view.start + 43) >= 0
+            or (leads and ls_load16(view.start + 21) != 0)):
+        return None
+    return PyBytes_FromStringAndSize(<char*>view.start, view.size)
+
+
 cdef class AppendState:
     """The base of ``LogState``: what an append reads and changes besides its segment; see the stub.
 
@@ -744,7 +757,9 @@ cdef class AppendState:
 
     def append_plain_as_leader(self, data, int64_t leader_epoch, bint deep):
         """Append as ``LogWriter.append_as_leader``; ``deep`` looks at every record."""
-        cdef bytes held = data if type(data) is bytes else bytes(data)
+        cdef bytes held = own_if_plain(data, True)
+        if held is None:
+            return None
         self._enter()
         try:
             if not self.is_plain or not (self.led_epoch is None or self.led_epoch == leader_epoch):
@@ -770,7 +785,9 @@ cdef class AppendState:
 
     def append_plain_as_follower(self, leader_epoch, data):
         """Append as ``LogWriter.append_as_follower``."""
-        cdef bytes held = data if type(data) is bytes else bytes(data)
+        cdef bytes held = own_if_plain(data, False)
+        if held is None:
+            return None
         self._enter()
         try:
             if (leader_epoch is not None and self.followed_epoch is not None

@@ -250,8 +250,7 @@ class PartitionLog:
         self.flusher.roll()
 
     def flush(self, offset: int | None = None) -> None:
-        """Make all records below ``offset`` (default: the log end) durable; advance the recovery
-        point.
+        """Make all records below ``offset`` (default: the log end) durable.
 
         Raises:
             StorageFailedError: a sync failed; it is never tried again (F-224).

@@ -289,6 +289,9 @@ class AppendState:
             return None
         return self._place(data, found, found.first_offset, found.last_offset, -1)
 
+    def forget_recent_locked(self) -> None:
+        self.recent.clear()
+
     @property
     def _segment(self) -> SegmentState:
         active: SegmentState = self.core.snapshot.active

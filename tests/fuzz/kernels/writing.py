@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from logstore.common.errors import InvalidRecordError
+from logstore.common.errors import InvalidRecordError, LogClosedError
 from logstore.format.batch import encode_batch
 from logstore.kernels import _append, _codec
 from tests.fuzz.kernels.compare import attributes, outcome, same
@@ -326,7 +326,7 @@ def log_appends(rng: random.Random) -> None:
         "index_interval_bytes": rng.choice((0, 150, 4096, LONG)),
         "segment_bytes": rng.choice((1 << 30, 1 << 30, 20_000)),
         "max_segment_ms": rng.choice((LONG, LONG, 1)),
-        "rolling_timestamp": 0,
+        "rolling_timestamp": rng.choice((0, 0, 0, -1)),
     }
     with twin_segments(rng, base, sizes, common) as pair:
         logs = twin_logs(rng, *pair)
@@ -340,7 +340,8 @@ def twin_segments(
     rng: random.Random, base: int, sizes: tuple[int, int], common: dict[str, int]
 ) -> Iterator[tuple[Any, Any]]:
     """A segment of either kind with indexes of these sizes. At the end their files are equal."""
-    native, plain = _append.SegmentState(base), _append_reference.SegmentState(base)
+    native: Any = _append.SegmentState(base)
+    plain: Any = _append_reference.SegmentState(base)
     maps = [Map(size) for size in sizes], [Map(size) for size in sizes]
     with tempfile.TemporaryFile(buffering=0) as disk:
         through = rng.random() < 0.3
@@ -387,8 +388,8 @@ class Core(_append.LogCell):
     """What the parts of a log share, for either twin."""
 
     def fail(self, operation: str, error: OSError) -> Exception:
-        self.failure = OSError(error.errno, operation)
-        return self.failure
+        self.failure = LogClosedError(operation)
+        return OSError(error.errno, operation)
 
 
 class PlainCore(Core):
@@ -414,15 +415,13 @@ class Recent:
             raise InvalidRecordError("interrupted")
         self.kept.append((bytes(data), *where))
 
+    def clear(self) -> None:
+        self.kept.clear()
+
 
 class NativeLog(_append.AppendState):
     def forget_recent_locked(self) -> None:
-        self.recent.kept.clear()
-
-
-class PlainLog(_append_reference.AppendState):
-    def forget_recent_locked(self) -> None:
-        self.recent.kept.clear()
+        self.recent.clear()
 
 
 def twin_logs(rng: random.Random, native: Any, plain: Any) -> tuple[Any, Any]:
@@ -452,7 +451,10 @@ def twin_logs(rng: random.Random, native: Any, plain: Any) -> tuple[Any, Any]:
     latest, room = seldom(EPOCH, rng.choice((0, -1, 2**31 - 1))), rng.choice((None, 1, 9))
     waiting = rng.choice(((), (print,)))
     made: list[Any] = []
-    for kind, core, state in ((NativeLog, Core(), native), (PlainLog, PlainCore(), plain)):
+    for kind, core, state in (
+        (NativeLog, Core(), native),
+        (_append_reference.AppendState, PlainCore(), plain),
+    ):
         listeners, epochs = Listeners(), _append.EpochCell()
         listeners.waiting, epochs.latest_epoch = waiting, latest
         core.snapshot = state.snapshot((), state, 0, -1, -1, 0)
@@ -484,7 +486,10 @@ def append_to_twins(rng: random.Random, pair: tuple[Any, Any]) -> None:
         data = batches(rng)
     else:
         data = plain_batches(
-            rng, min(rng.choice((end, end, end + 2)), LONG) if how == "as_follower" else 0
+            rng,
+            min(rng.choice((end, end, end + 2, max(end - 2, 0))), LONG)
+            if how == "as_follower"
+            else 0,
         )
     buffer, epoch = buffer_of(rng, data), rng.choice((EPOCH, EPOCH, EPOCH, 0, 7))
     deep = rng.random() < 0.5
