@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +123,7 @@ def test_clean_start(
     more than a process may have: of 10,000 partitions the peer is what it needs for 2,000."""
     count, few, data, small = scaled(partitions, 40), scaled(fewer, 20), disk / "all", disk / "few"
     closed_directory(data, count)
-    peers: dict[str, Callable[[], float]] = {}
+    peers: dict[str, Any] = {}
     if fewer:
         closed_directory(small, few)
         peers["small"] = lambda: start_and_stop(small)

@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checkpoints import UnusableFileError
+from checkpoints.files import OsFiles
 from logstore.common.errors import LogDirLockedError
 from logstore.storage import local
 from logstore.storage.base import FileInfo, FileKind
@@ -452,6 +454,34 @@ def test_short_reads_are_continued(
     assert file.read_at(10, 80) == content[10:90]
     assert file.read_at(10, 500) == content[10:]
     file.close()
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 4095])
+@pytest.mark.parametrize("what", [0, 1, 4095, 4096, 5000, "none", "link", "fifo", "folder", "in"])
+def test_a_small_file_is_read_as_its_plain_twin_reads_it(
+    storage: LocalStorage, tmp_path: Path, what: int | str, limit: int
+) -> None:
+    """The same bytes, or the same error with the same words."""
+    path = tmp_path / "f\xfc"
+    if isinstance(what, int):
+        path.write_bytes(os.urandom(what))
+    elif what == "link":
+        path.symlink_to("nowhere")
+    elif what == "fifo":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    elif what == "in":
+        path.write_bytes(b"")
+        path = path / "below"
+
+    def found(read: Callable[[str, int], bytes]) -> object:
+        try:
+            return read(str(path), limit)
+        except OSError as error:
+            return type(error), error.errno, str(error), error.filename
+
+    assert found(storage.read_file) == found(OsFiles().read_file)
 
 
 def test_reserve_asks_for_blocks_in_steps_and_never_past_the_mapping(
