@@ -271,8 +271,13 @@ def comparison(name: str, commit: str) -> str:
     """The claims of a lane as its file has them, beside those that ``commit`` had; above 1x is
     better now."""
     path = BENCH / "results" / f"{name}.json"
+    try:
+        then = json.loads(git("show", f"{commit}:{path.relative_to(ROOT)}"))
+    except subprocess.CalledProcessError as error:
+        return f"{name}: {error.stderr.strip()}\n"
     now = json.loads(path.read_text())
-    then = json.loads(git("show", f"{commit}:{path.relative_to(ROOT)}"))
+    if now["quick"] != then["quick"]:
+        return f"{name}: one of them is a small run, so nothing can be compared\n"
     before = {claim["what"]: claim for claim in then["claims"]}
     rows = [
         [

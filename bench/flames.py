@@ -190,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("way", nargs="*", choices=[*WAYS, []], help="by default all")
+    parser.add_argument("way", nargs="*", help="by default all")
     parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--load", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -201,6 +201,8 @@ def main() -> None:
     elif args.load:
         load(args.load)
     else:
+        if unknown := set(args.way) - set(WAYS):
+            parser.error(f"no way is called {', '.join(sorted(unknown))}")
         for way in args.way or WAYS:
             print(draw(way))
 

@@ -18,6 +18,7 @@ class OffsetMap:
 
     Attributes:
         slots: how many keys have room; limit: how many may be entered; size: how many are.
+        room: the slots of the table so far.
         latest_offset: all records up to it were entered, as far as they have keys; −1: none.
 
     Raises:
@@ -27,6 +28,7 @@ class OffsetMap:
     def __len__(self) -> int: ...
     slots: Final[int]
     limit: Final[int]
+    room: Final[int]
     size: Final[int]
     latest_offset: Final[int]
     full: Final[bool]

@@ -108,8 +108,8 @@ cdef class OffsetMap:
     """Digest of a key -> its newest offset; see the stub."""
 
     cdef ls_slot *table
-    cdef int64_t room, grow_at  # slots of the table so far, and keys that it takes
-    cdef readonly int64_t slots, limit, size, latest_offset
+    cdef int64_t grow_at  # keys that the table takes so far
+    cdef readonly int64_t slots, limit, room, size, latest_offset
 
     def __cinit__(self, int64_t memory, double load_factor):
         if not 0 < load_factor <= 1:
@@ -172,10 +172,12 @@ cdef class OffsetMap:
         Keys lie in no order, so nearly each comes to a page of its own: a table of the full size
         would cost a pass over few keys the clearing of as many pages.
         """
-        cdef int64_t i, room = min(self.slots, GROWTH * self.room)
+        cdef int64_t i, room = GROWTH * self.room
         cdef ls_slot *old = self.table
         cdef ls_slot *table
         cdef ls_digest digest
+        if room > self.slots // 2:  # or else the last two would be there together
+            room = self.slots
         table = <ls_slot *> calloc(room, sizeof(ls_slot))
         if table == NULL:
             return False

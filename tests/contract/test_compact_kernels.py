@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import mmh3
@@ -104,6 +105,21 @@ def test_a_map_that_grows_loses_no_key_and_is_full_at_its_limit(slots: int) -> N
     offset_map.clear()
     assert offset_map.get(keys[0]) == -1
     assert offset_map.put(keys[0], 7)
+
+
+@pytest.mark.parametrize("slots", [4097, 32_768, 32_769, 65_535, 262_145])
+def test_a_map_grows_to_its_size_at_once(slots: int) -> None:
+    """The last table and the one before it are there together, and take half as much more at most:
+    small ones do, and large ones an eighth.
+    """
+    offset_map = native.OffsetMap(24 * slots, 0.9)
+    rooms = [offset_map.room]
+    for n in range(offset_map.limit):
+        offset_map.put(b"%d" % n, n)
+        if offset_map.room != rooms[-1]:
+            rooms.append(offset_map.room)
+    assert rooms[-1] == slots
+    assert all(2 * before <= after for before, after in pairwise(rooms) if before > 4096)
 
 
 @given(seed=st.integers(0, 2**32), keys=st.integers(2, 40), start=st.integers(0, 60))

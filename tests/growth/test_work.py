@@ -10,9 +10,16 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.format.filenames import partition_dir_name
 from logstore.storage.memory import MemoryStorage
-from tests.growth.work import Act, Case, Per, counted, growth
+from tests.growth.work import OURS, Act, Case, Per, counted, growth
 
 NAME = TopicPartition("t", 0)
+
+
+def looks(count: int) -> Act:
+    """Code of the product, by its path, that looks at each of so many and does nothing."""
+    others = range(count)
+    code = compile("for _ in others: pass", f"{OURS[0]}looks.py", "exec")
+    return lambda: exec(code, {"others": others})
 
 
 def names(count: int) -> Act:
@@ -47,6 +54,7 @@ def test_what_is_counted() -> None:
         (lambda n: names(10_000 + n * n), Per.EACH, ["bytecodes"]),
         (lambda n: names(10), Per.ONE, []),
         (lambda n: names(10 + n), Per.ONE, ["bytecodes"]),
+        (lambda n: looks(10_000 + n), Per.ONE, ["bytecodes"]),
         (lambda n: writes(n), Per.ONE, ["bytes"]),
         (lambda n: writes(n, n), Per.EACH, ["bytes"]),
         (lambda n: writes(1, n), Per.ONE, ["operations", "bytes"]),

@@ -28,10 +28,9 @@ from tests.support.replication import RecordingTransport
 GROWTH = 1.1
 """How much more a unit may cost at any size than at a smaller one. Counts have no noise, and a
 square is small beside what a unit costs, at the sizes of a test."""
-AT_ALL = 1.02
-"""How much more an operation may cost beside others, of which it should not know."""
-SLACK = 24
-"""Bytecodes that do not count: a branch that a larger size takes."""
+SLACK = 40
+"""Bytecodes that do not count: a branch that a larger size takes, or a step more of a search. A
+loop over the others has two for each of them, and there are 60 more."""
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = tuple(f"{ROOT}/{name}/" for name in ("checkpoints", "logstore", "replication"))
@@ -142,7 +141,7 @@ def growth(case: Case) -> list[str]:
 def _holds(case: Case, costs: list[int]) -> bool:
     (small, middle, large), (few, more, many) = costs, case.sizes
     if case.per is Per.ONE:
-        return max(middle, large) <= AT_ALL * small + SLACK
+        return max(middle, large) <= small + SLACK
     # What each size adds: a start that costs much would hide a square.
     first, then = (middle - small) / (more - few), (large - middle) / (many - more)
     return then <= GROWTH * max(first, 0) + SLACK / many and large / many <= GROWTH * small / few
