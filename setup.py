@@ -39,6 +39,7 @@ PAGE_FILES = (
     "docs/**/*.md",
     "docs/*.svg",
     "bench/*.md",
+    "bench/results/*.svg",
     "tests/README.md",
     "examples/[!_]*.py",
     "logstore/verify/common/*.md",
