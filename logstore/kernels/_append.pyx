@@ -709,7 +709,10 @@ cdef bytes own_if_plain(data, bint leads):
     cdef View view
     if type(data) is bytes:
         return data
-    view = view_of(data)
+    try:
+        view = view_of(data)
+    except (BufferError, ValueError):  # its bytes do not lie together, which ``bytes`` mends
+        return None
     if (view.size < LS_HEADER_SIZE or view.start[16] != 2 or ls_load64(view.start + 43) >= 0
             or (leads and ls_load16(view.start + 21) != 0)):
         return None
@@ -916,13 +919,14 @@ cdef class AppendState:
         self.core.snapshot = segment._snapshot(
             self.sealed, active, self.log_start_offset,
             self.high_watermark if self.replicated else -1, self.first_unstable, self.version)
-        if leader_epoch >= 0 and self.recent is not None:
-            try:
+        try:
+            if leader_epoch >= 0 and self.recent is not None:
                 self.recent.add(data, found.size, first, last + 1, leader_epoch,
                                 segment.base_offset)
-            except BaseException:
-                (<object>self).forget_recent_locked()
-                raise
-        if self._listeners.waiting:
-            (<object>self._listeners).wake_all()
+        except BaseException:
+            (<object>self).forget_recent_locked()
+            raise
+        finally:
+            if self._listeners.waiting:
+                (<object>self._listeners).wake_all()
         return info

@@ -70,7 +70,7 @@ class Segment:
         self.config = config
         self._clock = clock
         self.suffix = suffix
-        self.file_size = sizes.get(filenames.LOG_SUFFIX, 0)
+        self.file_size = sizes.get(filenames.LOG_SUFFIX, 0)  # without later appends
         self.state = state = SegmentState(base_offset)
         state.size = self.file_size
         state.index_interval_bytes = config.index_interval_bytes
@@ -194,7 +194,7 @@ class Segment:
             return
         self.load_timestamp()
         self._load_rolling_timestamp()
-        if self.config.preallocate and self.file_size < self.config.segment_bytes:
+        if self.config.preallocate and max(self.file_size, self.size) < self.config.segment_bytes:
             self.log.truncate(self.config.segment_bytes)
             self.file_size = self.config.segment_bytes
         self._attach()
@@ -261,10 +261,7 @@ class Segment:
         self, data: bytes | bytearray | memoryview, size: int, first_offset: int, leader_epoch: int
     ) -> int:
         """Append as `SegmentState.append` does. The segment must be active."""
-        last = self.state.append(data, size, first_offset, leader_epoch)
-        if self.state.size > self.file_size:
-            self.file_size = self.state.size
-        return last
+        return self.state.append(data, size, first_offset, leader_epoch)
 
     # -- reading, for its owner ----------------------------------------------------------------
 
