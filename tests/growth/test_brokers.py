@@ -299,7 +299,12 @@ def describe_beside(size: int) -> Act:
     Case("follow beside partitions", follow_beside, Per.ONE),
     Case("metadata of partitions", told_each),
     Case("metadata beside partitions", told_beside, Per.ONE),
-    Case("stop a replica beside partitions", stop_beside, Per.ONE),
+    Case(
+        "stop a replica beside partitions",
+        stop_beside,
+        Per.ONE,
+        known="the partitions of a topic are sought among all logs",
+    ),
     Case("produce to partitions", produce_each),
     Case("produce beside partitions", produce_beside, Per.ONE),
     Case("acks=all of partitions", wait_each),

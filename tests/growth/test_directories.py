@@ -207,17 +207,41 @@ def compact_segments(size: int) -> Act:
 
 @for_cases(
     Case("create partitions", create_each),
-    Case("create beside partitions", create_beside, Per.ONE),
+    Case(
+        "create beside partitions",
+        create_beside,
+        Per.ONE,
+        known="a new name is compared with each topic of the directories",
+    ),
     Case("grow by partitions", grow_each),
-    Case("grow beside partitions", grow_beside, Per.ONE),
+    Case(
+        "grow beside partitions",
+        grow_beside,
+        Per.ONE,
+        known="the partitions of a topic are sought among all logs",
+    ),
     Case("delete partitions", delete_each),
-    Case("delete beside partitions", delete_beside, Per.ONE),
+    Case(
+        "delete beside partitions",
+        delete_beside,
+        Per.ONE,
+        known="the partitions of a topic are sought, and checkpoints written whole",
+    ),
     Case("configure partitions", configure_each),
     Case("clean start", clean_start),
     Case("recovery", recovery),
     Case("clean stop", stop),
-    Case("cut partitions", cut_each),
-    Case("cut beside partitions", cut_beside, Per.ONE),
+    Case(
+        "cut partitions",
+        cut_each,
+        known="a cut writes the recovery points of its directory before it returns",
+    ),
+    Case(
+        "cut beside partitions",
+        cut_beside,
+        Per.ONE,
+        known="a cut writes the recovery points of its directory before it returns",
+    ),
     Case("append beside partitions", append_beside, Per.ONE),
     Case("read beside partitions", read_beside, Per.ONE),
     Case("flush partitions", flush_due),
@@ -228,10 +252,18 @@ def compact_segments(size: int) -> Act:
     Case("producers of idle partitions", producers_idle),
     Case("purge of idle partitions", purge_idle),
     Case("purge partitions", purge_each),
-    Case("compact partitions", compact_each),
+    Case(
+        "compact partitions",
+        compact_each,
+        known="what to clean next is chosen among all logs, as Kafka does",
+    ),
     Case("compact idle partitions", compact_idle),
     Case("compact keys", compact_keys),
-    Case("compact segments", compact_segments),
+    Case(
+        "compact segments",
+        compact_segments,
+        known="each group looks at the sealed segments, and for transactions at all later ones",
+    ),
 )
 def test_directories_cost_what_they_do(case: Case) -> None:
     check(case)

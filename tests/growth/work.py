@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from logstore.common.shield import unshielded
 from logstore.storage import File, Storage
 from logstore.storage.memory import MemoryStorage
 from replication.simulator.world.network import SimTransport
@@ -116,14 +117,15 @@ def counted(act: Act) -> Work:
         return traced
 
     gc.disable()  # what it would finalize may be of another test
-    threading.settrace(entered)
-    sys.settrace(entered)
-    try:
-        act()
-    finally:
-        sys.settrace(None)
-        threading.settrace(None)
-        gc.enable()
+    with unshielded():  # the thread of shielded calls is there before the trace, and stays
+        threading.settrace(entered)
+        sys.settrace(entered)
+        try:
+            act()
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+    gc.enable()
     return Work(next(bytecodes), next(operations), sum(sizes), next(messages))
 
 

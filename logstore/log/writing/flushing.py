@@ -29,6 +29,7 @@ class LogFlusher:
         self._writer = writer
         self.flush_lock = make_lock(Rank.FLUSH)
         self.last_flush_ms = core.clock.wall_ms()
+        self._has_unwritten = True  # perhaps
         writer.await_truncation = self.complete_truncation
         writer.await_flush = self.flush
 
@@ -174,12 +175,17 @@ class LogFlusher:
                 with self._core.doing("flush after a roll"):
                     self.settle_flush_locked()
                     self.save_epochs_flush_locked()
-                self._write_again_flush_locked(MAX_LONG)
+                if self.unwritten_bytes:
+                    self._write_again_flush_locked(MAX_LONG)
 
     @property
     def unwritten_bytes(self) -> int:
-        """How many bytes ``write_again`` has left to do."""
-        return sum(segment.unwritten.size for segment in self._state.segments.snapshot())
+        """How many bytes ``write_again`` has left to do. Once there are none, none come."""
+        if self._has_unwritten:
+            left = sum(segment.unwritten.size for segment in self._state.segments.snapshot())
+            self._has_unwritten = left > 0
+            return left
+        return 0
 
     @shielded
     def write_again(self, size: int) -> int:
