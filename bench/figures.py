@@ -113,7 +113,7 @@ CHOSEN = [
     ("replication", "acks=all, three replicas in one process, 64 KiB batches"),
     ("replication", "acks=all round trip, one record"),
     ("replication", "leader dead, its death known, until the first acks=all success"),
-    ("replication", "1,000 partitions of three replicas created"),
+    ("replication", "1,000 partitions of three replicas created, one topic"),
     ("replication", "role change of 1,000 partitions to leader"),
     ("server", "produce, librdkafka, 100-byte values, acks=1"),
     ("server", "consume, fetches of 1 MiB from the page cache: CPU of the broker for 1,000 MB"),
