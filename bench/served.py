@@ -35,10 +35,12 @@ def note_times(times: list[int]) -> None:
 
         handle(self, received, answered)
 
-    def taken(self: Processor, channel: Channel, frame: memoryview, now_ns: int) -> bool:
+    def taken(
+        self: Processor, channel: Channel, frame: memoryview, now_ns: int, *, is_kept: bool = False
+    ) -> bool:
         nonlocal received_ns
         received_ns = now_ns
-        return take(self, channel, frame, now_ns)
+        return take(self, channel, frame, now_ns, is_kept=is_kept)
 
     def fast(
         self: ProduceFastPath,

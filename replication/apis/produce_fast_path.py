@@ -35,10 +35,8 @@ from replication.wire.produce import FIRST_WITH_IDS
 FIRST_VERSION, LAST_VERSION = 9, 13
 """Those with variable-length numbers. The last one has ids of topics in the place of names."""
 
-_CLIENT_AT, _CLIENT_END = (
-    12,
-    14,
-)  # the length of the client id, behind size, key, version and correlation id
+# The length of the client id, behind size, key, version and correlation id.
+_CLIENT_AT, _CLIENT_END = 12, 14
 _FRONT = Struct(">BBhiBB")  # tags, no transactional id, acks, timeout, one topic, its first byte
 _PARTITION = Struct(">BiB")  # one partition, its index, the first byte of the records' length
 _ID_SIZE = 16

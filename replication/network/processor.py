@@ -435,7 +435,6 @@ class Processor:
             connection.sent(count, now_ns // 1_000_000)
             if connection.state is not SENDING:
                 self._record(channel, now_ns)
-                self._spin.is_due = True
 
     def _record(self, channel: Channel, now_ns: int) -> None:
         """Count a request whose answer has left."""

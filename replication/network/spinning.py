@@ -3,9 +3,10 @@
 A client that asks one thing after the other sends again as soon as it has its answer. To wake a
 core that has gone idle takes longer than that, on a machine with nothing else to do. So a thread
 whose answers were followed by a request several times looks on after the next answer, for a bounded
-time. It never does without an answer, so it costs nothing while nobody asks. A look takes a
-microsecond; one that takes long shows that another thread wants the core, or the interpreter, and
-ends it.
+time. It does so only after an answer of a fast path: next to the work of any other request the
+wakening is small, and whoever fetches has what it was sent to read first. So it costs nothing while
+nobody asks, and followers and consumers that wait cost nothing either. A look takes a microsecond;
+one that takes long shows that another thread wants the core, or the interpreter, and ends it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Spin:
     """The wait of one network thread after its answers.
 
     Attributes:
-        is_due: an answer has left since the last wait.
+        is_due: an answer of a fast path has left since the last wait.
     """
 
     __slots__ = ("_begun_ns", "_now_ns", "_poll", "_soon", "is_due")

@@ -39,9 +39,10 @@ class _NoLock:
 
 
 def _without(patch: MonkeyPatch, module: Any, dropped: Rank) -> None:
-    patch.setattr(
-        module, "make_lock", lambda rank: _NoLock() if rank is dropped else make_lock(rank)
-    )
+    def make(rank: Rank, *plain: Any) -> Any:
+        return _NoLock() if rank is dropped else make_lock(rank, *plain)
+
+    patch.setattr(module, "make_lock", make)
 
 
 @mutant(interleavings=15)

@@ -21,6 +21,7 @@ from replication.network import (
     Send,
     UserCredentials,
 )
+from replication.network.spinning import Spin
 from tests.support.network import RawClient, frame_of, serving
 from tests.support.until import until
 
@@ -69,6 +70,27 @@ def test_a_whole_frame_is_answered() -> None:
     (listener,) = metrics.listeners.values()
     assert listener.bytes_in == 4 * len(frame_of(b"x"))
     assert listener.bytes_out == 3 * 8 + 4 + len(b"plain x")
+
+
+def test_the_thread_looks_on_after_its_answers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after those of the handler: fetches are large, or wait."""
+    looks = 0
+
+    def look(spin: Spin, inbox: object) -> list[tuple[int, int]]:
+        nonlocal looks
+        looks += 1
+        return []
+
+    monkeypatch.setattr(Spin, "look", look)
+    both = Both(lambda: framed(b"fast"))
+    with serving(both.handler, fast_paths=both.paths) as server, RawClient(server) as client:
+        for number in range(3):
+            client.send(b"x", key=KEY + 1, correlation_id=number)
+            assert client.receive() == b"plain x"
+        assert looks == 0
+        client.send(b"x")
+        assert client.receive() == b"fast"
+        until(lambda: looks == 1)
 
 
 def test_what_it_does_not_take_goes_on() -> None:
