@@ -199,7 +199,7 @@ def test_room_that_is_allocated_later_cuts_nothing(tmp_path: Path) -> None:
     log = opened(tmp_path, True, ManualClock(NOW))
     for _ in range(9):
         log.append_as_leader(batch(), 0)
-    log.configure(LogConfig(segment_bytes=5 * len(batch()), preallocate=True))
+    log.maintenance.configure(LogConfig(segment_bytes=5 * len(batch()), preallocate=True))
     assert log.writer.try_idle()
     log.append_as_leader(batch(), 0)
     assert len(list(log.records())) == 10
