@@ -855,12 +855,16 @@ cdef class AppendState:
         return status < LS_BAD_SIZE and found.count > 0
 
     cdef bint _has_true_records(self, const ls_batch* b) noexcept nogil:
-        """Whether the records are what the header says, with the keys that the topic asks for."""
+        """Whether the records are what the header says, with the keys that the topic asks for.
+
+        A negative timestamp is left to the long way, which knows the smallest allowed one.
+        """
         cdef const uint8_t* at
         self._records.any_record = self._records.has_null_key = False
         self._records.offsets_dense = True
         return (self._records.walk_records(b, &at) == LS_RECORD_OK and self._records.offsets_dense
                 and self._records.record_max_timestamp == b.max_timestamp
+                and self._records.min_timestamp >= -1
                 and not (self.keys_required and self._records.has_null_key))
 
     cdef inline bint _fits(self, SegmentState segment, const Found* found,

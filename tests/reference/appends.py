@@ -260,7 +260,7 @@ class AppendState:
         if deep and (
             (self.keys_required and found.has_null_key)
             or any(
-                each.max_timestamp != each.record_max_timestamp
+                each.max_timestamp != each.record_max_timestamp or each.min_timestamp < -1
                 for each in (analyse_batches(b, deep=True) for b in _batches(data, found.size))
             )
         ):
@@ -344,14 +344,15 @@ class AppendState:
             self.first_unstable,
             self.version,
         )
-        if leader_epoch >= 0 and self.recent is not None:
-            try:
+        try:
+            if leader_epoch >= 0 and self.recent is not None:
                 self.recent.add(data, size, first, last + 1, leader_epoch, segment.base_offset)
-            except BaseException:
-                self.forget_recent_locked()
-                raise
-        if self._listeners.waiting:
-            self._listeners.wake_all()
+        except BaseException:
+            self.forget_recent_locked()
+            raise
+        finally:
+            if self._listeners.waiting:
+                self._listeners.wake_all()
         return AppendInfo(first, last, found.max_timestamp, -1, start, count, size)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import sys
 import threading
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 
 from logstore.common.config import LogConfig
-from logstore.common.errors import LogstoreError, StorageFailedError
-from logstore.kernels import WriteLock
+from logstore.common.errors import InvalidTimestampError, LogstoreError, StorageFailedError
+from logstore.kernels import WriteLock, crc32c
 from logstore.log import LogOwner, PartitionLog
-from logstore.log.writing.recent import RecentBudget
+from logstore.log.writing.recent import RecentAppends, RecentBudget
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import ManualClock
 from tests.support.builders import NOW, Disk, batch, produced
@@ -154,6 +155,55 @@ def test_a_refused_write_takes_the_log_offline_before_another_can_follow() -> No
         log.append_as_leader(batch(), 0)
     assert (log.log_end_offset, log.failed) == (1, True)
     log.crash()
+
+
+def test_bytes_that_lie_apart_are_appended(tmp_path: Path) -> None:
+    log, apart = opened(tmp_path, True, ManualClock(NOW)), bytearray(2 * len(batch()))
+    for base, append in enumerate((log.append_as_leader, log.replica.append_as_follower)):
+        apart[::2] = batch(base)
+        append(memoryview(apart)[::2], 0)  # type: ignore[operator]
+    assert log.log_end_offset == 2
+    log.close()
+
+
+def test_a_timestamp_before_all_that_are_allowed_is_refused(tmp_path: Path) -> None:
+    log = opened(tmp_path, True, ManualClock(NOW))
+    log.append_as_leader(batch(), 0)
+    old = bytearray(batch())
+    struct.pack_into(">qq", old, 27, -(2**63), -(2**63))
+    struct.pack_into(">I", old, 17, crc32c(old[21:]))
+    with pytest.raises(InvalidTimestampError):
+        log.append_as_leader(old, 0)
+    assert log.log_end_offset == 1
+    log.close()
+
+
+def test_an_interrupt_of_what_is_kept_leaves_no_reader_asleep(tmp_path: Path) -> None:
+    log = opened(tmp_path, True, ManualClock(NOW))
+    log.append_as_leader(batch(), 0)
+
+    class Interrupted(RecentAppends):
+        def add(self, *_: Any) -> None:
+            raise KeyboardInterrupt
+
+    log.state.recent = Interrupted(RecentBudget())
+    woken: list[int] = []
+    log.core.listeners.add(lambda: woken.append(log.snapshot.log_end_offset))
+    with pytest.raises(KeyboardInterrupt):
+        log.append_as_leader(batch(), 0)
+    assert woken == [2]
+    log.close()
+
+
+def test_room_that_is_allocated_later_cuts_nothing(tmp_path: Path) -> None:
+    log = opened(tmp_path, True, ManualClock(NOW))
+    for _ in range(9):
+        log.append_as_leader(batch(), 0)
+    log.maintenance.configure(LogConfig(segment_bytes=5 * len(batch()), preallocate=True))
+    assert log.writer.try_idle()
+    log.append_as_leader(batch(), 0)
+    assert len(list(log.records())) == 10
+    log.close()
 
 
 # -- the lock -------------------------------------------------------------------------------------
