@@ -463,8 +463,8 @@ class LocalBrokers:
             with suppress(BrokerUnavailableError):  # it is down already
                 self.stop(broker_id, controlled=False)
             self._brokers[broker_id].runtime.close()
+        self._runtime.close()  # its timer asks the coordinator
         self.coordinator.close()
-        self._runtime.close()
         self._remove_temporary()
 
     def _remove_temporary(self) -> None:

@@ -297,6 +297,18 @@ class TestTheEndComesTwice:
         assert not close.is_alive()
         assert not stop.is_alive()
 
+    def test_no_timer_asks_a_closed_coordinator(self) -> None:
+        with Cluster(1) as cluster:
+            close, timer = cluster.coordinator.close, cluster._runtime._thread
+            was_alive = []
+
+            def close_coordinator() -> None:
+                was_alive.append(timer.is_alive())
+                close()
+
+            cluster.coordinator.close = close_coordinator  # type: ignore[method-assign]
+        assert was_alive == [False]
+
     def test_many_start_it_at_once(self) -> None:
         with Cluster(1) as cluster:
             for _ in range(10):
