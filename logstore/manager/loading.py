@@ -30,7 +30,7 @@ from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog
 from logstore.manager.future_logs import settle_moves
 from logstore.manager.log_dir import Creation, FoundPartition, LogDir, closed_replica
-from logstore.manager.opener import LoadProgress, LogOpener
+from logstore.manager.opener import LoadProgress, LogOpener, count_as_old
 from logstore.manager.topic_configs import TopicConfigs
 from logstore.recovery.set_aside import CUT_SUFFIX
 from logstore.storage.aside import ASIDE_SUFFIX
@@ -410,8 +410,7 @@ def _no_collection() -> Iterator[None]:
 
     A load creates no garbage, and with thousands of logs the collector would take half of the time:
     what was created meanwhile is young, and the first collection of the young would look at all of
-    it. Nothing is counted as old for a caller who has frozen objects of its own: they would be
-    unfrozen as well.
+    it.
     """
     if not gc.isenabled():
         yield
@@ -420,7 +419,5 @@ def _no_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()  # into the oldest generation
+        count_as_old()
         gc.enable()

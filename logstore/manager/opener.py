@@ -5,6 +5,7 @@ A creation never takes over an existing directory, and leaves nothing if it fail
 
 from __future__ import annotations
 
+import gc
 import posixpath
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -224,6 +225,16 @@ class LogOpener:
         self.later(run)
 
 
+def count_as_old() -> None:
+    """Let the garbage collector count all that lives as old, which it looks at seldom.
+
+    Not for a caller who has frozen objects of its own: they would be unfrozen as well.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()  # into the oldest generation
+
+
 BIRTHS_AT_ONCE = 50  # each has open files
 Made = tuple[LogDir, PartitionLog]
 
@@ -266,6 +277,7 @@ class LogCreator:
         self._threads = threads
         self._directories = opener.directories
         self._storage = opener.storage
+        self._uncounted = 0  # logs that the collector was told are old
 
     def create_all(self, births: Sequence[Birth]) -> None:
         """Create empty logs that cannot be found yet, each in its directory.
@@ -281,6 +293,17 @@ class LogCreator:
         for each in births:
             if each.error is None and each.log_dir.failure is not None:  # over another log
                 self._give_up(each, each.log_dir.failure)
+        if len(births) >= BIRTHS_AT_ONCE:
+            self._spare_the_collector(len(births))
+
+    def _spare_the_collector(self, born: int) -> None:
+        """Count many new logs as old. Each quarter more objects made the collector look at all."""
+        self._uncounted += born
+        # It must find what deleted ones leave sometime: it is told of no more logs than live.
+        if self._uncounted <= born + sum(len(each.logs) for each in self._directories.live()):
+            count_as_old()
+        else:
+            self._uncounted = 0
 
     def _make(self, births: Sequence[Birth]) -> None:
         try:

@@ -9,6 +9,7 @@ so fit to be a broker epoch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -17,6 +18,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 ANY_VERSION = -1
 MAX_DATA_BYTES = 1_000_000  # ZooKeeper's jute.maxbuffer of 0xfffff bytes, minus room for a path
 MAX_PATH_BYTES = 4096
+_NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class Node(NamedTuple):
@@ -219,10 +221,7 @@ def check_path(path: str) -> None:
         names[0]
         or len(names) < 2
         or any(name in ("", ".", "..") for name in names[1:])
-        or any(
-            c < " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\uf8ff" or c >= "\ufff0"
-            for c in path
-        )
+        or _NOT_IN_NAMES.search(path)
         or len(path.encode()) > MAX_PATH_BYTES
     ):
         raise ValueError(f"{path[:200]!r} is not a path of a node")

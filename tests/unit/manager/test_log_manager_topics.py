@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog
 from logstore.manager import LogManager
 from logstore.manager.claims import Claims
+from logstore.manager.opener import BIRTHS_AT_ONCE
 from logstore.testing import FaultyStorage, SimulatedCrash
 from tests.support.cases import for_each
 from tests.support.until import patience
@@ -165,6 +168,30 @@ class TestCreation:
             with machine.start() as manager:
                 assert manager.topics() == {"t": [0, 1, 2]}
         assert undone
+
+    def test_the_collector_counts_many_as_old(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Otherwise it looks at all logs again and again while a topic grows. But it is not told of
+        more than there are: some of its own looks find what deleted ones leave."""
+        calls: list[str] = []
+        frozen = 0
+        monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+        with Machine().start() as manager:
+            for name in ("freeze", "unfreeze"):
+                monkeypatch.setattr(gc, name, partial(calls.append, name))
+
+            def told(topic: str, partitions: int = BIRTHS_AT_ONCE) -> bool:
+                calls.clear()
+                manager.create_topic(topic, partitions)
+                assert calls in ([], ["freeze", "unfreeze"])
+                return bool(calls)
+
+            assert not told("few", BIRTHS_AT_ONCE - 1)
+            assert [told("a"), told("b")] == [True, True]
+            for topic in ("few", "a", "b"):
+                manager.delete_topic(topic)
+            assert [told("c"), told("d"), told("e")] == [False, True, True]
+            frozen = 1  # by the caller
+            assert not told("f")
 
     def test_many_are_created_with_few_descriptors(self) -> None:
         files: list[Any] = []
