@@ -191,7 +191,7 @@ class SegmentState:
             self.bytes_since_index_entry += length
             self.size += length
         if self.rolling_timestamp < 0:
-            self.rolling_timestamp = max(batch_max for _, batch_max, _ in batches)
+            self.rolling_timestamp = max(-1, *(batch_max for _, batch_max, _ in batches))
         self.next_offset = last_offset + 1
         return last_offset
 
