@@ -194,10 +194,8 @@ class TopicsApi(ApiArea):
         led = sum(map(self._broker.knows_leader, self._metadata.partitions_of(topic)))
         here = self._broker.replica_manager.partitions  # of all topics: not looked through for one
         made = sum(TopicPartition(topic, number) in here for number in range(count))
-        return (
-            f"leaders of {led} of {count} partitions are known in time; {made} replicas are here "
-            "so far"
-        )
+        known = f"leaders of {led} of {count} partitions are known in time"
+        return f"{known}; {made} replicas are here so far"
 
     # -- DeleteTopics --------------------------------------------------------------------------
 
