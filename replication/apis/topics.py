@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from checkpoints.types import TopicPartition
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid
@@ -191,11 +192,10 @@ class TopicsApi(ApiArea):
     def _how_far(self, topic: str, count: int) -> str:
         """What there is of a topic whose client waits no longer."""
         led = sum(map(self._broker.knows_leader, self._metadata.partitions_of(topic)))
-        made = sum(tp.topic == topic for tp in [*self._broker.replica_manager.partitions])
-        return (
-            f"leaders of {led} of {count} partitions are known in time; {made} replicas are here "
-            "so far"
-        )
+        here = self._broker.replica_manager.partitions  # of all topics: not looked through for one
+        made = sum(TopicPartition(topic, number) in here for number in range(count))
+        known = f"leaders of {led} of {count} partitions are known in time"
+        return f"{known}; {made} replicas are here so far"
 
     # -- DeleteTopics --------------------------------------------------------------------------
 
