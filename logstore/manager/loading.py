@@ -200,7 +200,9 @@ class Loader:
             ConfigError: a partition is in two directories (F-7).
         """
         with _no_collection():
-            return self._load_all()
+            unfinished = self._load_all()
+            count_as_old(sum(len(each.logs) for each in self._directories.live()))
+            return unfinished
 
     def _load_all(self) -> Unfinished:
         unfinished = Unfinished([], [])
@@ -406,7 +408,7 @@ __all__ = ["LastStop", "Loader", "Unfinished"]
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pause the garbage collector, and count all that lives by then as old.
+    """Pause the garbage collector.
 
     A load creates no garbage, and with thousands of logs the collector would take half of the time:
     what was created meanwhile is young, and the first collection of the young would look at all of
@@ -419,5 +421,4 @@ def _no_collection() -> Iterator[None]:
     try:
         yield
     finally:
-        count_as_old()
         gc.enable()

@@ -225,12 +225,13 @@ class LogOpener:
         self.later(run)
 
 
-def count_as_old() -> None:
+def count_as_old(logs: int) -> None:
     """Let the garbage collector count all that lives as old, which it looks at seldom.
 
-    Not for a caller who has frozen objects of its own: they would be unfrozen as well.
+    Not for few new logs, as to count what is frozen takes a look at all of that. And not for a
+    caller who has frozen objects of its own: they would be unfrozen as well.
     """
-    if not gc.get_freeze_count():
+    if logs >= BIRTHS_AT_ONCE and not gc.get_freeze_count():
         gc.freeze()
         gc.unfreeze()  # into the oldest generation
 
@@ -301,7 +302,7 @@ class LogCreator:
         self._uncounted += born
         # It must find what deleted ones leave sometime: it is told of no more logs than live.
         if self._uncounted <= born + sum(len(each.logs) for each in self._directories.live()):
-            count_as_old()
+            count_as_old(born)
         else:
             self._uncounted = 0
 

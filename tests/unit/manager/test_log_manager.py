@@ -27,6 +27,7 @@ from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError, LogstoreError, ResourceBusyError, StorageFailedError
 from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
+from logstore.manager.opener import BIRTHS_AT_ONCE
 from logstore.rescue import rescue
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.verify import verify
@@ -589,18 +590,28 @@ class TestKept:
                 "topic.properties",
             ]
 
+    @pytest.mark.parametrize("logs", [BIRTHS_AT_ONCE - 1, BIRTHS_AT_ONCE])
     @pytest.mark.parametrize("frozen", [0, 3])
     def test_the_collector_counts_what_a_start_loads_as_old(
-        self, frozen: int, monkeypatch: pytest.MonkeyPatch
+        self, frozen: int, logs: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Otherwise its next look at the young ones takes as long as half of the start; but what a
-        caller has frozen stays so."""
+        """Otherwise its next look at the young ones takes as long as half of the start. But what a
+        caller has frozen stays so, and a start of few logs does not ask, as that takes longer."""
+        machine = Machine()
+        with machine.start() as manager:
+            manager.create_topic("t", logs)
         calls: list[str] = []
-        monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+
+        def asked() -> int:
+            calls.append("ask")
+            return frozen
+
+        monkeypatch.setattr(gc, "get_freeze_count", asked)
         for name in ("disable", "freeze", "unfreeze", "enable"):
             monkeypatch.setattr(gc, name, partial(calls.append, name))
-        with Machine().start():
-            assert calls == ["disable", *([] if frozen else ["freeze", "unfreeze"]), "enable"]
+        with machine.start():
+            spared = [] if logs < BIRTHS_AT_ONCE else ["ask", *["freeze", "unfreeze"][frozen:]]
+            assert calls == ["disable", *spared, "enable"]
 
 
 def test_a_text_is_one_directory_and_not_its_letters(
