@@ -253,8 +253,13 @@ def test_many_connections(tmp_path: Path) -> None:
             late.ask("status")
         for each in clients:
             each.__exit__()
-        with ControlClient(str(tmp_path)) as next_one:
-            until(lambda: _may_begin(next_one))
+
+        def next_one_may_begin() -> bool:
+            """A new one each time: one that comes before the ends of the others is shut."""
+            with ControlClient(str(tmp_path)) as client:
+                return _may_begin(client)
+
+        until(next_one_may_begin)
 
 
 def test_a_directory_with_a_long_name(tmp_path: Path) -> None:
