@@ -7,9 +7,9 @@ import gc
 import pickle
 import random
 import sys
-import threading
 import tracemalloc
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from logstore.common.types import Record
 from logstore.format.batch import encode_batch
 from logstore.format.reader import read_records
 from logstore.kernels import decode_records, encode_records
+from tests.support.waiting import eager_switching, race
 
 T0 = 1_700_000_000_000
 # Around the sizes at which a number takes another digit, or is one that the interpreter shares.
@@ -165,16 +166,8 @@ def test_threads_do_not_get_each_others_records() -> None:
             if decode(rows, seed << 40) != plain(seed << 40, rows):
                 wrong.append(seed)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    with eager_switching():
+        race(*(partial(work, seed) for seed in range(1, 5)))
     assert not wrong
 
 

@@ -22,6 +22,7 @@ from tests.support.builders import NOW, Disk, batch, produced
 from tests.support.cases import for_each
 from tests.support.forked import held_by_another_thread, in_child
 from tests.support.until import until
+from tests.support.waiting import eager_switching, race
 
 PLAIN = ("append_plain_as_leader", "append_plain_as_follower", "append_plain_own")
 
@@ -220,16 +221,8 @@ def test_the_lock_keeps_others_out_and_hands_over() -> None:
                 inside[0] -= 1
                 done[0] += 1
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
+    with eager_switching():
+        race(*[work] * 6)
     assert (done, lock.locked()) == ([1800], False)
 
 
