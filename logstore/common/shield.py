@@ -157,7 +157,7 @@ def run_shielded(call: Callable[[], T], cancel: Callable[[], object] | None = No
     ``cancel`` is called after an interrupt: a call that may take long then ends early.
     """
     # At the interpreter's end a thread begins and never gets its turn, and no handler runs either.
-    if get_ident() != _main or not shield_needed() or sys.is_finalizing():
+    if not shield_needed() or sys.is_finalizing():
         return call()
     task = _Call(call, pthread_sigmask(signal.SIG_BLOCK, ()))
     try:

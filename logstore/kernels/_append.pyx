@@ -10,7 +10,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EINTR, errno
 from logstore.kernels._common cimport *
-from logstore.kernels._scan cimport BatchAnalysis, View, view_of
+from logstore.kernels._scan cimport WALKED_AT_ONCE, BatchAnalysis, View, view_of
 
 cdef extern from "sys/types.h" nogil:
     ctypedef long ssize_t
@@ -810,7 +810,7 @@ cdef class AppendState:
 
     cdef bint _look(self, const uint8_t* data, int64_t size, int kind, Found* found) noexcept:
         """Whether the batches are plain and sound; ``found`` says then what they are."""
-        if size < 8192:  # giving the GIL away costs more than the walk
+        if size < WALKED_AT_ONCE:
             return self._walk(data, size, kind, found)
         with nogil:
             return self._walk(data, size, kind, found)

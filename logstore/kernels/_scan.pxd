@@ -3,6 +3,12 @@
 
 from logstore.kernels._common cimport *
 
+cdef enum:
+    # An append of so many bytes is checked in 3 to 20 µs, and is the work of a thread that goes on
+    # with it. Others that wait for the GIL would take it in between, and give it back a change of
+    # threads later, which takes longer.
+    WALKED_AT_ONCE = 131072
+
 
 cdef class View:
     cdef Py_buffer held
@@ -24,7 +30,6 @@ cdef class BatchAnalysis:
     cdef readonly bint ascending, dense, has_producer, all_base_zero, offsets_dense, has_null_key
     cdef bint any_record
 
-    cdef bint is_plain(self) noexcept nogil
     cdef void start(self) noexcept nogil
     cdef void add(self, const ls_batch *b, int64_t position,
                   int64_t max_batch_size) noexcept nogil

@@ -44,13 +44,6 @@ cdef View view_of(data, int flags=PyBUF_SIMPLE):
     return view
 
 
-cdef enum:
-    # An append of so many bytes is checked in 3 to 20 µs, and is the work of a thread that goes on
-    # with it. Others that wait for the GIL would take it in between, and give it back a change of
-    # threads later, which takes longer.
-    WALKED_AT_ONCE = 131072
-
-
 # ---- checksums ----
 
 def crc32c(data, uint32_t value=0):
@@ -502,10 +495,6 @@ cdef class RecoveryScan:
 cdef class BatchAnalysis:
     """What an append has to know of its bytes; see the stub."""
 
-    cdef bint is_plain(self) noexcept nogil:
-        return (self.magic_min == 2 and self.attributes_or == 0 and self.dense
-                and self.all_base_zero and self.offsets_dense and not self.has_producer)
-
     cdef void start(self) noexcept nogil:
         self.first_offset = self.last_offset = self.base_timestamp = self.max_timestamp = -1
         self.offset_of_max_timestamp = self.first_batch_max_timestamp = -1
@@ -619,20 +608,15 @@ def analyse_batches(data, *, int64_t max_batch_size=2147483647, bint check_crc=T
                     bint deep=False):
     """Check and summarise the whole batches in ``data`` (F-163)."""
     cdef View view = view_of(data)
-    return analyse(data, view.start, view.size, max_batch_size, check_crc, deep)
-
-
-cdef BatchAnalysis analyse(data, const uint8_t *start, int64_t n, int64_t max_batch_size,
-                           bint check_crc, bint deep):
-    """As ``analyse_batches``, of bytes that are held; ``data`` only serves error messages."""
     cdef BatchAnalysis result = BatchAnalysis.__new__(BatchAnalysis)
     cdef int64_t position = 0
     cdef int status, record_code
-    if n < WALKED_AT_ONCE:
-        status = result.walk(start, n, max_batch_size, check_crc, deep, &position, &record_code)
+    if view.size < WALKED_AT_ONCE:
+        status = result.walk(view.start, view.size, max_batch_size, check_crc, deep, &position,
+                             &record_code)
     else:
         with nogil:
-            status = result.walk(start, n, max_batch_size, check_crc, deep, &position,
+            status = result.walk(view.start, view.size, max_batch_size, check_crc, deep, &position,
                                  &record_code)
     if record_code != LS_RECORD_OK:
         raise record_error(record_code, position)

@@ -41,15 +41,14 @@ cdef struct Pages:
     int64_t before  # bytes of the first page that were not asked for
 
 
-cdef int map_pages(Pages *pages, int descriptor, int64_t position, int64_t size,
-                   int protection) except -1:
+cdef int map_pages(Pages *pages, int descriptor, int64_t position, int64_t size) except -1:
     cdef void *start
     if position < 0 or size < 1 or size > <int64_t> 0x7fffffffffffffff - PAGE:
         raise ValueError(f"{size} bytes at {position} are no pages")
     pages.before = position % PAGE
     pages.size = <size_t> (pages.before + size)
     with nogil:
-        start = mmap(NULL, pages.size, protection, MAP_SHARED, descriptor,
+        start = mmap(NULL, pages.size, PROT_READ, MAP_SHARED, descriptor,
                      position - pages.before)
     if start == MAP_FAILED:
         PyErr_SetFromErrno(OSError)
@@ -57,11 +56,11 @@ cdef int map_pages(Pages *pages, int descriptor, int64_t position, int64_t size,
     return 0
 
 
-cdef int advise(const Pages *pages, int advice) except -1:
+cdef int populate_pages(const Pages *pages) except -1:
     cdef int failed
     while True:
         with nogil:
-            failed = madvise(pages.start, pages.size, advice)
+            failed = madvise(pages.start, pages.size, MADV_POPULATE_READ)
         if not failed:
             return 0
         if errno != EINTR:
@@ -130,7 +129,7 @@ cdef class MappedWindow:
     cdef int64_t size, exports
 
     def __cinit__(self, int descriptor, int64_t position, int64_t size):
-        map_pages(&self.pages, descriptor, position, size, PROT_READ)
+        map_pages(&self.pages, descriptor, position, size)
         self.size = size
 
     def __dealloc__(self):
@@ -148,7 +147,7 @@ cdef class MappedWindow:
             raise ValueError("the window is closed")
         self.exports += 1  # no other thread unmaps it meanwhile
         try:
-            advise(&pages, MADV_POPULATE_READ)
+            populate_pages(&pages)
         finally:
             self.exports -= 1
 
