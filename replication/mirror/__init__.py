@@ -38,4 +38,7 @@ __all__ = [
     "PartitionStatus",
     "SourceContradictsError",
     "SourceUnreachableError",
+    "checking",
+    "continuous_backup",
+    "observing",
 ]
