@@ -171,6 +171,13 @@ class Following:
             kind = MirrorEventKind.FAILED
         self._report.add_once(kind, tp, str(error))
 
+    def note_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take what the source said when it was asked for its ends, until a fetch says more."""
+        for tp, end in ends.items():
+            partition = self._partitions.get(tp)
+            if partition is not None and partition.follower.source_high_watermark < 0:
+                partition.follower.source_high_watermark = end
+
     def status(self) -> dict[TopicPartition, PartitionStatus]:
         """How far each partition is."""
         with self._lock:

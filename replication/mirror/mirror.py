@@ -409,6 +409,8 @@ class Mirror:
         }
 
     def _take_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        if self._following is not None:
+            self._following.note_ends(ends)
         with self._changed:
             self._ends = {**self._ends, **ends}
             self._changed.notify_all()
