@@ -36,6 +36,8 @@ from logstore.segments.rebuild import rebuild_indexes, rebuild_producers
 from logstore.segments.segment import Segment, SegmentTruncation
 from logstore.segments.segment_view import SegmentView
 
+KEEPS_ALL = LogConfig(retention_ms=-1, retention_bytes=-1)
+
 
 class _PlannedTruncation(NamedTuple):
     keep: int  # the segments that stay; the last one is truncated and becomes active
@@ -225,14 +227,18 @@ class LogMaintenance:
     # -- retention -----------------------------------------------------------------------------
 
     @shielded
-    def delete_old_segments(self) -> int:
-        """Delete what retention allows (F-282 … F-285); the number of segments deleted."""
+    def delete_old_segments(self, *, only_released: bool = False) -> int:
+        """Delete what retention allows (F-282 … F-285); the number of segments deleted.
+
+        Args:
+            only_released: delete what lies below the log start, whatever the configuration says.
+        """
         core, state = self._core, self._state
         with self.structure_lock:
             core.check()
             now_ms = core.clock.wall_ms()
             with core.doing("choose segments to delete"):
-                doomed = self._release_structure_locked(now_ms)
+                doomed = self._release_structure_locked(now_ms, only_released)
             with core.doing("delete segments", whole=False):
                 # The oldest first and durably one by one, so that a crash leaves no hole in the
                 # log. The epochs of a segment may be forgotten once a crash cannot bring it back.
@@ -248,11 +254,11 @@ class LogMaintenance:
                 self._purge_structure_locked(now_ms)
             return len(doomed)
 
-    def _release_structure_locked(self, now_ms: int) -> list[Segment]:
+    def _release_structure_locked(self, now_ms: int, only_released: bool) -> list[Segment]:
         """Remove expired segments from what readers see. Their files do not change yet."""
         core, state = self._core, self._state
         log = LogView(core.snapshot)
-        count = deletable_segments(log, core.config, now_ms)
+        count = deletable_segments(log, KEEPS_ALL if only_released else core.config, now_ms)
         if not count:
             return []
         if count == len(log):

@@ -164,6 +164,7 @@ class FetchResponse(NamedTuple):
     partitions: tuple[FetchPartitionResponse, ...]
     error_code: ErrorCode = ErrorCode.NONE
     session_id: int = NO_SESSION
+    throttle_time_ms: int = 0  # for a quota: until then the sender is to ask nothing
 
 
 # -- offsets ------------------------------------------------------------------------------------
@@ -572,6 +573,7 @@ class MetadataResponse(NamedTuple):
     partitions: tuple[TopicPartitionMetadata, ...]
     topic_ids: Mapping[str, uuid.UUID | None] = {}
     topic_errors: Mapping[str, ErrorCode] = {}  # of topics without partitions here
+    cluster_id: str | None = None
 
 
 class InitProducerIdRequest(NamedTuple):

@@ -23,19 +23,25 @@ class TruncationRule(NamedTuple):
             (KIP-320).
         on_fetch: each fetch carries the epoch of the last record, and the leader answers where the
             logs diverge (KIP-595).
+        asks_first: asks the leader before its first fetch too, and until the logs meet. So does who
+            fetches as a consumer, since a leader may be too old to compare at a fetch. Its log has
+            committed records alone, so its high watermark says nothing.
     """
 
     name: str
     asks_leader: bool
     fences: bool
     on_fetch: bool
+    asks_first: bool = False
 
     def begins_truncating(self, latest_epoch: int) -> bool:
         """Whether a partition that starts to follow must truncate before it fetches (R-113)."""
-        return not (self.on_fetch and latest_epoch != UNKNOWN_EPOCH)
+        return self.asks_first or not (self.on_fetch and latest_epoch != UNKNOWN_EPOCH)
 
     def initial_offset(self, latest_epoch: int, high_watermark: int, log_end: int) -> int:
         """Return where a partition that starts to follow fetches from (R-112)."""
+        if self.asks_first:
+            return log_end
         return high_watermark if self.begins_truncating(latest_epoch) else log_end
 
     def must_ask(self, latest_epoch: int) -> bool:
@@ -46,6 +52,7 @@ class TruncationRule(NamedTuple):
 HIGH_WATERMARK_RULE = TruncationRule("hw", asks_leader=False, fences=False, on_fetch=False)
 EPOCH_RULE = TruncationRule("epoch", asks_leader=True, fences=False, on_fetch=False)
 FETCH_RULE = TruncationRule("fetch", asks_leader=True, fences=True, on_fetch=True)
+CONSUMER_RULE = FETCH_RULE._replace(name="consumer", asks_first=True)
 RULES = {rule.name: rule for rule in (FETCH_RULE, EPOCH_RULE, HIGH_WATERMARK_RULE)}
 
 

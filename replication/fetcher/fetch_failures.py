@@ -34,6 +34,7 @@ from replication.partition import Partition
 logger = get_logger(__name__)
 
 FIRST_PAUSE_MS = 5
+LONGEST_HOLD_MS = 300_000
 FREE_TURNS = 3  # consecutive truncations and resets that a normal change of leader may need
 
 
@@ -94,6 +95,8 @@ class FetcherContext:
     or whose log was truncated or reset. ``finish_changes`` is called before the leader learns the
     ends of changed logs: it lowers checkpoints of truncated ones, and syncs what must not wait.
     ``failed`` has the partitions that are not fetched until they are added again, and why.
+    ``on_stale_metadata`` is called, under a fetcher's lock, when a leader cannot be reached or does
+    not lead: no controller tells a client where to fetch from.
     """
 
     broker_id: int
@@ -107,6 +110,7 @@ class FetcherContext:
     finish_changes: Callable[[list[TopicPartition]], None]
     quota: ReplicationQuota | None = None
     failed: dict[TopicPartition, Exception] = field(default_factory=dict)
+    on_stale_metadata: Callable[[], None] = lambda: None
 
 
 class FetchFailures:
@@ -122,6 +126,17 @@ class FetchFailures:
         self._session = session
         self._lost_sessions = EventStreak()
         self._pauses = pauses(env.config.replica_fetch_backoff_ms)
+        self._held_until_ms = 0
+
+    @property
+    def held_ms(self) -> int:
+        """How long the leader wants no request yet."""
+        return max(0, self._held_until_ms - self._env.runtime.now_ms())
+
+    def hold(self, throttle_ms: int) -> None:
+        """Ask nothing while the leader's quota is exceeded: it would not read it (KIP-219). A
+        leader that names a longer time than any quota needs is asked again before."""
+        self._held_until_ms = self._env.runtime.now_ms() + min(throttle_ms, LONGEST_HOLD_MS)
 
     def not_applied(self, state: FetchState, error: Exception) -> None:
         """React to the error of a change of a partition, which delays or ends the partition."""
@@ -154,7 +169,9 @@ class FetchFailures:
                 self.pause_in_a_circle(state)
             case FetchReaction.SOON:
                 self.delay([state], self._pause_ms(self._extend(state.refused)))
+                self._env.on_stale_metadata()
             case FetchReaction.FAIL:
+                self._env.on_stale_metadata()
                 error = error_for(code, f"{state.tp}: epoch {state.leader_epoch}")
                 self.fail(state.tp, error)
             case FetchReaction.APPLY | FetchReaction.LATER | FetchReaction.NEW_SESSION:

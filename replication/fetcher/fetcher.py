@@ -178,6 +178,9 @@ class Fetcher:
                 if self._closed:
                     return
                 turn = self._round()
+                if self._failures.held_ms:
+                    self._schedule_round(turn)
+                    return
                 if turn.truncating and self._truncate_alone(turn.truncating.values()):
                     turn = self._round()
                 unsettled = [*turn.unsettled.values()]
@@ -234,6 +237,7 @@ class Fetcher:
                 if isinstance(request, FetchRequest):
                     self._session.reset()  # the leader may have received it
                 self._failures.delay(self._states)  # all of them
+                self._env.on_stale_metadata()
             else:
                 moved = apply(response)
         if moved:
@@ -247,6 +251,8 @@ class Fetcher:
         self._busy = False
         now_ms = self._env.runtime.now_ms()
         waits = [turn.due_ms - now_ms] if turn.due_ms is not None else []
+        if self._failures.held_ms:
+            waits = [self._failures.held_ms]
         if turn.throttled:
             waits.append(self._env.config.replica_fetch_backoff_ms)
         if waits:
@@ -339,6 +345,8 @@ class Fetcher:
             self._failures.delay(self._states)
             return []
         outcome = self._session.on_answer(asked, response)
+        if response.throttle_time_ms > 0:
+            self._failures.hold(response.throttle_time_ms)
         if response.error_code:
             if REACTIONS[response.error_code] is not FetchReaction.NEW_SESSION:
                 self._failures.delay(self._states)

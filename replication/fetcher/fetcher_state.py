@@ -81,6 +81,7 @@ class FetchState:
         "last_epoch",
         "leader_end",
         "leader_epoch",
+        "leaves_gap",
         "log_start",
         "most_times",
         "offset",
@@ -115,6 +116,7 @@ class FetchState:
         self.turned = EventStreak()  # truncations and resets that the leader caused
         self.leader_end: int | None = None  # while resetting, once it is known
         self.wanted: FetchPartition | None = None  # our part of a request, while it does not change
+        self.leaves_gap = False  # our log stays, and goes on behind what the leader has no more
         self.most_times = 1  # how much is asked for, in units of ``replica.fetch.max.bytes``
 
     def __repr__(self) -> str:
@@ -171,13 +173,14 @@ class FetchState:
         """
         partition, epoch = self.partition, self.leader_epoch
         log_end = partition.local_log().core.snapshot.log_end_offset
-        if log_end != self.offset:
+        if log_end != self.offset and not (self.leaves_gap and log_end < self.offset):
             raise OffsetMismatchError(f"{self.tp}: fetched from {self.offset}, ends at {log_end}")
         size, first = 0, self.lag is None
         if part.records:
             info = partition.follower.append(part.batches, epoch, part.log_start_offset)
             size = info.size
             if size:
+                self.leaves_gap = False
                 self.offset = info.last_offset + 1
                 self.last_epoch = partition.local_log().epochs.latest
                 self.wanted = None
@@ -215,7 +218,7 @@ class FetchState:
             logger.warning("%s: cut to %d below %d", self.tp, cut.offset, high_watermark)
         self.is_settled = False
         self.partition.follower.truncate_to(cut.offset, self.leader_epoch)
-        done = cut.finished or rule.on_fetch
+        done = cut.finished or (rule.on_fetch and not rule.asks_first)
         # A batch that contains the offset was removed whole, so the log ends where it began.
         offset = min(cut.offset, self.partition.log_end_offset)
         self._move_to(offset, Phase.FETCHING if done else Phase.TRUNCATING)
@@ -256,13 +259,15 @@ class FetchState:
                 self.leader_end = leader_offset
                 return
             logger.warning("%s: the leader ends at %d, we at %d", self.tp, leader_offset, own_end)
-            self.partition.follower.truncate_to(leader_offset, epoch)
+            self.partition.follower.take_end(leader_offset, epoch)
             offset, leader_end = self.partition.log_end_offset, leader_offset
         else:
             offset, leader_end = max(leader_offset, own_end), self.leader_end
             if leader_offset > own_end:
-                self.partition.follower.truncate_fully_and_start_at(leader_offset, epoch)
+                self.partition.follower.take_start(leader_offset, epoch)
         self._move_to(offset, Phase.FETCHING)
+        if self.partition.log_end_offset < offset:
+            self.leaves_gap, self.last_epoch = True, UNKNOWN_EPOCH
         self.lag = max(0, leader_end - offset)
 
     def give_up_reset(self) -> None:
@@ -277,6 +282,7 @@ class FetchState:
         self.log_start = self.partition.log_start_offset
         self.offset, self.phase = offset, phase
         self.leader_end = self.wanted = None
+        self.leaves_gap = False
 
 
 class FetchProgress(NamedTuple):

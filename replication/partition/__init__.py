@@ -18,12 +18,14 @@ from replication.partition.env import (
     PartitionContext,
     TruncationEvent,
 )
+from replication.partition.follower import FollowerSide, finish_changes
 from replication.partition.partition import Partition
 from replication.partition.replica import UNASSIGNED, Leadership, Role, storage_error
 
 __all__ = [
     "UNASSIGNED",
     "FetchRead",
+    "FollowerSide",
     "IsrChannel",
     "LeaderAppend",
     "Leadership",
@@ -31,5 +33,6 @@ __all__ = [
     "PartitionContext",
     "Role",
     "TruncationEvent",
+    "finish_changes",
     "storage_error",
 ]

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG
 from logstore.common.errors import (
     LeadershipEndedError,
+    LogClosedError,
     LogMovedError,
+    StorageFailedError,
     UnexpectedAppendOffsetError,
 )
 from logstore.common.types import Buffer
 from logstore.kernels import AppendInfo
 from logstore.log import PartitionLog
+from logstore.manager import LogManager
+from logstore.segments.open_files import with_idle_closed
 from replication.common.errors import NotLeaderOrFollowerError
 from replication.common.messages import EpochEndOffset
 from replication.partition.env import TruncationEvent
 from replication.partition.replica import Leadership, Replica
+
+logger = get_logger(__name__)
+
+
+def finish_changes(manager: LogManager, tps: Collection[TopicPartition]) -> None:
+    """Finish changes of logs before their leaders learn the log ends: lower the checkpoints of
+    truncated ones, and sync what must not wait."""
+    with_idle_closed(partial(manager.housekeeper.checkpoint_truncations, tps))
+    logs = manager.logs
+    for tp in tps:
+        log = logs.get(tp)
+        if log is None or log.failed:
+            continue
+        try:
+            log.flusher.flush_overdue()
+        except LogClosedError:  # moved or deleted since: nothing is left to be done
+            continue
+        except StorageFailedError as error:  # the log is offline, and its next append says so
+            logger.error("%s is not durable: %s", tp, error)
 
 
 class FollowerSide:
@@ -124,6 +152,20 @@ class FollowerSide:
             before = log.log_end_offset
             self._replica.call_storage(log.maintenance.truncate_fully_and_start_at, offset)
             self._note_truncation(before, log)
+
+    def take_end(self, offset: int, leader_epoch: int) -> None:
+        """Cut what lies above the end of the leader's log, since it refuses our offset (R-129).
+
+        As ``truncate_to``.
+        """
+        self.truncate_to(offset, leader_epoch)
+
+    def take_start(self, offset: int, leader_epoch: int) -> None:
+        """Begin again at the start of the leader's log, which is above our end (R-129).
+
+        As ``truncate_to``.
+        """
+        self.truncate_fully_and_start_at(offset, leader_epoch)
 
     def _note_truncation(self, before: int, log: PartitionLog) -> None:
         after = log.log_end_offset

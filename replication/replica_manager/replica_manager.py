@@ -14,10 +14,8 @@ from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.errors import (
     ConfigError,
-    LogClosedError,
     LogstoreError,
     ResourceBusyError,
-    StorageFailedError,
 )
 from logstore.log import PartitionLog
 from logstore.log.moving import LogCopy
@@ -59,6 +57,7 @@ from replication.partition import (
     Partition,
     PartitionContext,
     TruncationEvent,
+    finish_changes,
 )
 from replication.replica_manager.control_requests import CarryOut, ControlRequests
 from replication.replica_manager.fetch_reader import FetchReader, answer_code
@@ -160,7 +159,7 @@ class ReplicaManager:
             self._hosted.find,
             broker_epoch,
             self._on_high_watermarks,
-            self._finish_log_changes,
+            partial(finish_changes, log_manager),
             self.follower_quota,
         )
         self.fetchers = FetcherManager(following)
@@ -314,21 +313,6 @@ class ReplicaManager:
         """Check consumers of followed partitions, which may read further (R-95)."""
         for tp in tps:
             self.waiting.on_high_watermark(tp)
-
-    def _finish_log_changes(self, tps: list[TopicPartition]) -> None:
-        """Finish changes of logs before their leaders learn the log ends."""
-        with_idle_closed(partial(self.log_manager.housekeeper.checkpoint_truncations, tps))
-        logs = self.log_manager.logs
-        for tp in tps:
-            log = logs.get(tp)
-            if log is None or log.failed:
-                continue
-            try:
-                log.flusher.flush_overdue()
-            except LogClosedError:  # moved or deleted since: nothing is left to be done
-                continue
-            except StorageFailedError as error:  # the log is offline, and its next append says so
-                logger.error("%s is not durable: %s", tp, error)
 
     # -- the controller's orders ---------------------------------------------------------------
 

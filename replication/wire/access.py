@@ -109,7 +109,7 @@ class ClusterAccess(NamedTuple):
             (),
             config.client_id,
             client_context(config),
-            partial(_join, config, cluster_id),
+            partial(join, config, cluster_id),
             _setup_timeout(network),
             _reconnect(network),
             network.connections_max_idle_ms,
@@ -131,7 +131,7 @@ def _reconnect(config: ConnectConfig) -> Backoff:
     return Backoff(first, max(first, config.reconnect_backoff_max_ms))
 
 
-def _join(config: ClientConfig, cluster_id: str) -> LoginSteps:
+def join(config: ClientConfig, cluster_id: str) -> LoginSteps:
     """Log in if it has to, and look whose broker that is: ports are used again.
 
     Raises:

@@ -140,6 +140,7 @@ def _metadata_from(
             if not topic.error_code
         },
         {name: code_of(topic.error_code) for name, topic in named if topic.error_code},
+        response.cluster_id,
     )
 
 

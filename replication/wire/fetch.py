@@ -239,7 +239,12 @@ def response_from(
             name, topic_id = names.get(topic.topic_id), topic.topic_id
         if name is not None:
             parts += [_part_from(name, topic_id, part) for part in topic.partitions]
-    return FetchResponse(tuple(parts), code_of(response.error_code), response.session_id)
+    return FetchResponse(
+        tuple(parts),
+        code_of(response.error_code),
+        response.session_id,
+        response.throttle_time_ms,
+    )
 
 
 def _part_from(

@@ -17,6 +17,7 @@ from logstore.log.writing import writer
 from logstore.log.writing.flushing import LogFlusher
 from logstore.log.writing.state import TruncationPhase
 from logstore.log.writing.validation import ProducerUpdates
+from logstore.manager import LogManager
 from logstore.manager.opener import LogOpener
 from logstore.recovery import crash_recovery, recovery, replacements, set_aside
 from logstore.recovery.clean_start import CleanEnd
@@ -30,7 +31,8 @@ from logstore.segments.segment import Segment
 from logstore.segments.segment_view import SegmentView
 from logstore.storage.memory import MemoryFile
 from logstore.testing import FaultyStorage
-from replication.replica_manager.replica_manager import ReplicaManager
+from replication.partition import follower
+from replication.replica_manager import replica_manager
 from tests.mutants import MonkeyPatch, mutant
 
 
@@ -61,10 +63,11 @@ def acknowledged_before_sync(patch: MonkeyPatch) -> None:
 def asks_on_without_settling(patch: MonkeyPatch) -> None:
     """A follower goes on fetching behind an append that could not be synced."""
 
-    def settle(self: ReplicaManager, tps: Any) -> None:
-        self.log_manager.housekeeper.checkpoint_truncations(tps)
+    def settle(manager: LogManager, tps: Any) -> None:
+        manager.housekeeper.checkpoint_truncations(tps)
 
-    patch.setattr(ReplicaManager, "_finish_log_changes", settle)
+    patch.setattr(follower, "finish_changes", settle)
+    patch.setattr(replica_manager, "finish_changes", settle)
 
 
 @mutant()

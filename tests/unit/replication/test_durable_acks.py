@@ -12,6 +12,7 @@ from logstore.segments.producer_state import AppendOrigin
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import KafkaStorageError
 from replication.common.messages import ProducePartition, ProduceRequest
+from replication.partition import follower
 from tests.support.builders import batch
 from tests.support.replica_managers import TP, Host, part
 
@@ -92,7 +93,7 @@ def test_a_follower_syncs_what_an_append_could_not_before_it_asks_on() -> None:
     log = host.follow(epoch=1, config=SYNCED).local_log()
     log.writer.append_as_follower(1, batch(0, epoch=1))
     assert (log.log_end_offset, log.recovery_point) == (1, 0)
-    host.manager._finish_log_changes([TP])
+    follower.finish_changes(host.manager.log_manager, [TP])
     assert log.recovery_point == 1
 
 

@@ -1,0 +1,134 @@
+"""What a mirror does about what its source says: a pure function."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from checkpoints.types import TopicPartition
+from replication.common.state import NO_LEADER, UNKNOWN_EPOCH
+from replication.mirror.source import SourceTopic, SourceView
+
+
+class LocalPartition(NamedTuple):
+    """A log here.
+
+    Attributes:
+        leader_id, leader_epoch: whom it follows; `NO_LEADER` and `UNKNOWN_EPOCH` for nobody.
+        may_retry: following failed, long enough ago.
+    """
+
+    topic_id: uuid.UUID | None = None
+    leader_id: int = NO_LEADER
+    leader_epoch: int = UNKNOWN_EPOCH
+    may_retry: bool = False
+
+
+class Replaced(NamedTuple):
+    """Another topic has the name: these logs are set aside."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    old_id: uuid.UUID
+    new_id: uuid.UUID
+
+
+class Wanted(NamedTuple):
+    """A log to have, and whom to follow; `NO_LEADER` for nobody at present."""
+
+    tp: TopicPartition
+    topic_id: uuid.UUID | None
+    leader_id: int
+    leader_epoch: int
+
+
+class Plan(NamedTuple):
+    """In this order: logs are set aside, then made, then followed.
+
+    Attributes:
+        gone: topics here that the source does not show; their logs stay.
+        pause: logs that nobody leads, or whose topic is gone.
+        doubted: topics of which this broker of the source knows less than others did.
+    """
+
+    replaced: tuple[Replaced, ...] = ()
+    wanted: tuple[Wanted, ...] = ()
+    pause: tuple[TopicPartition, ...] = ()
+    gone: tuple[str, ...] = ()
+    doubted: tuple[str, ...] = ()
+
+
+def decide(
+    view: SourceView,
+    local: Mapping[TopicPartition, LocalPartition],
+    is_chosen: Callable[[str], bool],
+    former_ids: Collection[uuid.UUID] = (),
+) -> Plan:
+    """
+    Args:
+        local: all logs here.
+        former_ids: of topics whose logs were set aside, since the source had another one of that
+            name: an answer that has such an id is from a broker behind the others.
+    """
+    replaced: list[Replaced] = []
+    wanted: list[Wanted] = []
+    pause: list[TopicPartition] = []
+    doubted: list[str] = []
+    here: dict[str, dict[int, LocalPartition]] = {}
+    for tp, own in local.items():
+        here.setdefault(tp.topic, {})[tp.partition] = own
+    for name, topic in view.topics.items():
+        if not is_chosen(name):
+            continue
+        if topic.topic_id in former_ids:
+            doubted.append(name)
+            continue
+        known = here.get(name, {})
+        old = _replaced(name, topic, known)
+        replaced += old
+        gone = {partition for each in old for partition in each.partitions}
+        kept = {number: own for number, own in known.items() if number not in gone}
+        for number, leader in sorted(topic.partitions.items()):
+            tp, own = TopicPartition(name, number), kept.get(number)
+            if leader.leader_id == NO_LEADER:
+                if own is None:
+                    wanted.append(Wanted(tp, topic.topic_id, *leader))
+                elif own.leader_id != NO_LEADER:
+                    pause.append(tp)
+            elif (
+                own is None or own.may_retry or _is_new(own, leader.leader_id, leader.leader_epoch)
+            ):
+                wanted.append(Wanted(tp, topic.topic_id, *leader))
+    lost = [name for name in here if is_chosen(name) and name not in view.topics]
+    for name in lost:
+        pause += [
+            TopicPartition(name, number)
+            for number, lost_one in here[name].items()
+            if lost_one.leader_id != NO_LEADER
+        ]
+    return Plan(tuple(replaced), tuple(wanted), tuple(pause), tuple(lost), tuple(doubted))
+
+
+def _replaced(name: str, topic: SourceTopic, known: Mapping[int, LocalPartition]) -> list[Replaced]:
+    if topic.topic_id is None:
+        return []
+    old: dict[uuid.UUID, list[int]] = {}
+    for number, own in known.items():
+        if own.topic_id is not None and own.topic_id != topic.topic_id:
+            old.setdefault(own.topic_id, []).append(number)
+    return [
+        Replaced(name, tuple(sorted(numbers)), old_id, topic.topic_id)
+        for old_id, numbers in old.items()
+    ]
+
+
+def _is_new(own: LocalPartition, leader_id: int, leader_epoch: int) -> bool:
+    """Whether to follow another leadership. An answer of an earlier one is from a broker that is
+    behind the others."""
+    if own.leader_id == NO_LEADER:
+        return True
+    return leader_epoch > own.leader_epoch
+
+
+__all__ = ["LocalPartition", "Plan", "Replaced", "Wanted", "decide"]

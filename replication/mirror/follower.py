@@ -1,0 +1,196 @@
+"""The follower's side of a mirrored partition: as of a broker, but it destroys nothing that nobody
+has said to be gone, and what it does to a log is in the report before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import closing
+from itertools import count
+
+from checkpoints.types import TopicPartition
+from logstore.common.errors import CorruptDataError, RecordRejectedError
+from logstore.common.types import Buffer
+from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, AppendInfo, scan_batches
+from logstore.log import PartitionLog
+from logstore.storage.base import Storage
+from replication.mirror.errors import SourceContradictsError
+from replication.mirror.report import MirrorEventKind, MirrorReport
+from replication.partition import FollowerSide, Partition
+
+COPIED_AT_ONCE = 4 << 20  # bytes
+_ROWS = 256
+_LAST = SCAN_COLUMNS.index("last_offset")
+
+
+class MirrorFollower(FollowerSide):
+    """
+    Attributes:
+        source_high_watermark: as the source said last; −1 before it did.
+        source_log_start: the same of the start of its log.
+        received: bytes that were appended.
+        cuts: how often records went.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        report: MirrorReport,
+        storage: Storage,
+        *,
+        keep_deleted: bool,
+    ) -> None:
+        super().__init__(partition)
+        self.source_high_watermark = self.source_log_start = -1
+        self.received = self.cuts = 0
+        self._report, self._storage = report, storage
+        self._keep_deleted = keep_deleted
+
+    @property
+    def tp(self) -> TopicPartition:
+        return self._tp
+
+    def append(self, records: Buffer, leader_epoch: int, leader_log_start: int = -1) -> AppendInfo:
+        try:
+            info = super().append(records, leader_epoch, leader_log_start)
+        except RecordRejectedError as error:
+            end = self._replica.log_end_offset
+            self._report.add_once(MirrorEventKind.REFUSED, self._tp, str(error), end, end)
+            raise
+        if info.size:
+            self.received += info.size
+            self._report.over(MirrorEventKind.REFUSED, self._tp)
+        return info
+
+    def follow(self, leader_high_watermark: int, leader_log_start: int, leader_epoch: int) -> bool:
+        """As of a broker. But the high watermark does not fall, as all records here were committed:
+        that of a new leader may be behind for a moment. And a log start above our end is not taken
+        over: if it is true, the source will refuse our offset."""
+        with self._replica.lock:
+            log = self._following(leader_epoch)
+            before = log.core.snapshot
+            self.source_high_watermark = leader_high_watermark
+            self.source_log_start = leader_log_start
+            end = before.log_end_offset
+            if min(leader_high_watermark, end) > before.high_watermark:
+                log.replica.maybe_increment_high_watermark(min(leader_high_watermark, end))
+            start = min(leader_log_start, log.high_watermark)
+            if not self._keep_deleted and start > before.log_start_offset:
+                log.replica.maybe_increment_log_start_offset(start)
+            after = log.core.snapshot
+            return (
+                after.high_watermark != before.high_watermark
+                or after.log_start_offset != before.log_start_offset
+                or after.log_end_offset != before.log_end_offset
+            )
+
+    # -- what makes a log shorter --------------------------------------------------------------
+
+    def truncate_to(self, offset: int, leader_epoch: int) -> None:
+        """Cut records that the source does not have any more, as it has elected a leader without
+        them. They stay beside the log.
+
+        Raises:
+            SourceContradictsError: the source has elected nobody since it gave these records.
+        """
+        with self._replica.lock:
+            log = self._following(leader_epoch)
+            end = log.log_end_offset
+            if offset < end:
+                latest = log.epochs.latest
+                if latest >= leader_epoch:
+                    raise self._contradiction(
+                        f"the source has no records from {offset} on in leader epoch "
+                        f"{leader_epoch}, in which it gave those up to {end}",
+                        offset,
+                        end,
+                    )
+                self._keep_cut(log, offset, end, leader_epoch)
+            super().truncate_to(offset, leader_epoch)
+
+    def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None:
+        """The logs differ above, or at, the start of the source's: nothing of ours is surely its
+        history."""
+        with self._replica.lock:
+            log = self._following(leader_epoch)
+            start, end = log.log_start_offset, log.log_end_offset
+            if start < end:
+                self._keep_cut(log, start, end, leader_epoch)
+            super().truncate_fully_and_start_at(offset, leader_epoch)
+
+    def take_end(self, offset: int, leader_epoch: int) -> None:
+        end = self._replica.log_end_offset
+        raise self._contradiction(
+            f"the source refuses offset {end}, and its records end at {offset}", offset, end
+        )
+
+    def take_start(self, offset: int, leader_epoch: int) -> None:
+        """The source deleted records before they were mirrored. Those that are here were deleted
+        there, too, so they go; to keep them leaves a gap."""
+        with self._replica.lock:
+            log = self._following(leader_epoch)
+            start, end = log.log_start_offset, log.log_end_offset
+            if end > 0:
+                self._report.add(
+                    MirrorEventKind.LOST,
+                    self._tp,
+                    "the source deleted them before they were mirrored",
+                    end,
+                    offset,
+                    kept_from=start if self._keep_deleted else offset,
+                )
+            if start == end or not self._keep_deleted:
+                super().truncate_fully_and_start_at(offset, leader_epoch)
+
+    def _contradiction(self, reason: str, first: int, end: int) -> SourceContradictsError:
+        self._report.add_once(MirrorEventKind.CONTRADICTION, self._tp, reason, first, end)
+        return SourceContradictsError(f"{self._tp}: {reason}")
+
+    def _keep_cut(self, log: PartitionLog, offset: int, end: int, leader_epoch: int) -> None:
+        """Copy what is about to be cut, then report it."""
+        path = self._copy(log, offset)
+        self.cuts += 1
+        self._report.add(
+            MirrorEventKind.CUT,
+            self._tp,
+            "the source elected a leader without them",
+            offset,
+            end,
+            leader_epoch=leader_epoch,
+            epoch_here=log.epochs.latest,
+            kept=path,
+        )
+
+    def _copy(self, log: PartitionLog, offset: int) -> str:
+        """Write the batches from ``offset`` on to a file beside the log; the name of the file."""
+        names = (f"{offset:020d}.mirror{number or ''}.cut" for number in count())
+        name = next(n for n in names if self._storage.info(f"{log.directory}/{n}") is None)
+        unfinished = f"{log.directory}/{name}.tmp"
+        position, end = 0, log.log_end_offset
+        with closing(self._storage.open(unfinished, create=True)) as file:
+            file.truncate(0)
+            while offset < end:
+                data = self._replica.call_storage(log.read, offset, COPIED_AT_ONCE).data
+                size, offset = _whole_batches(data)
+                if not size:
+                    raise CorruptDataError(log.directory, 0, "cannot be copied before a cut")
+                file.write_at(position, memoryview(data)[:size])
+                position += size
+            file.sync()
+        self._storage.rename(unfinished, f"{log.directory}/{name}")
+        self._storage.sync_dir(log.directory)
+        return name
+
+
+def _whole_batches(data: bytes) -> tuple[int, int]:
+    """The size of the whole batches at the beginning of ``data``, and the offset behind them."""
+    columns = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
+    size, end, status = 0, 0, SCAN_FULL
+    while status == SCAN_FULL:
+        rows, size, status = scan_batches(data, size, columns, check_crc=False)
+        if rows:
+            end = columns[_LAST * _ROWS + rows - 1] + 1
+    return size, end
+
+
+__all__ = ["MirrorFollower"]

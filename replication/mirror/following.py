@@ -1,0 +1,372 @@
+"""The partitions of a mirror, and what makes them follow whom."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.common.errors import LogstoreError
+from logstore.log import PartitionLog
+from logstore.manager import LogManager, WantedLog
+from logstore.storage.base import Storage
+from replication.common.config import ReplicationConfig
+from replication.common.errors import (
+    FencedLeaderEpochError,
+    LogAheadError,
+    NotLeaderOrFollowerError,
+)
+from replication.common.messages import AlterPartitionItem, AlterPartitionResult, PartitionChange
+from replication.common.quota import ReplicationQuota
+from replication.common.runtime import Runtime
+from replication.common.state import NO_LEADER, UNKNOWN_EPOCH, PartitionRegistration
+from replication.common.transport import Transport
+from replication.decisions.truncation import CONSUMER_RULE
+from replication.fetcher import FetcherManager, InitialFetchState
+from replication.fetcher.fetch_failures import FetcherContext
+from replication.mirror.decisions import LocalPartition, Plan, Replaced, Wanted
+from replication.mirror.errors import SourceContradictsError
+from replication.mirror.follower import MirrorFollower
+from replication.mirror.report import MirrorEventKind, MirrorReport
+from replication.mirror.status import PartitionState, PartitionStatus
+from replication.partition import Partition, PartitionContext, finish_changes
+
+logger = get_logger(__name__)
+
+CLIENT_ID = -1  # in place of a broker's: it fetches as a consumer
+
+
+class _NoCluster:
+    """What a partition asks its cluster if it leads. Here none does."""
+
+    def eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        return False
+
+    def is_alive(self, broker_id: int) -> bool:
+        return False
+
+    def broker_epoch(self, broker_id: int) -> int:
+        return UNKNOWN_EPOCH
+
+    def submit(
+        self, item: AlterPartitionItem, on_result: Callable[[AlterPartitionResult], None]
+    ) -> bool:
+        return False
+
+
+class MirroredPartition(Partition):
+    """A partition that only follows, with a follower's side of its own."""
+
+    follower: MirrorFollower
+
+
+class Following:
+    """Follows what `decide` says. ``apply`` is for one thread at a time, the rest for any.
+
+    Args:
+        on_progress: called, without a lock, with partitions that went on.
+        on_stale_metadata: as of `FetcherContext`.
+    """
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        storage: Storage,
+        runtime: Runtime,
+        transport: Transport,
+        config: ReplicationConfig,
+        report: MirrorReport,
+        *,
+        keep_deleted: bool,
+        rate: float | None,
+        on_progress: Callable[[list[TopicPartition]], None],
+        on_stale_metadata: Callable[[], None],
+    ) -> None:
+        self._log_manager, self._storage, self._report = log_manager, storage, report
+        self._keep_deleted = keep_deleted
+        nobody = _NoCluster()
+        self._env = PartitionContext(
+            CLIENT_ID,
+            log_manager,
+            config,
+            nobody,
+            nobody,
+            runtime.now_ms,
+            lambda: UNKNOWN_EPOCH,
+        )
+        quota = None
+        if rate is not None:
+            quota = ReplicationQuota(max(1, int(rate)), runtime.now_ms, lists_all=True)
+        self._failed: dict[TopicPartition, Exception] = {}
+        self._fetchers = FetcherManager(
+            FetcherContext(
+                CLIENT_ID,
+                runtime,
+                transport,
+                config,
+                CONSUMER_RULE,
+                self.find,
+                lambda: UNKNOWN_EPOCH,
+                on_progress,
+                partial(finish_changes, log_manager),
+                quota,
+                self._failed,
+                on_stale_metadata,
+            )
+        )
+        self._partitions: dict[TopicPartition, MirroredPartition] = {}
+        self._leaders: dict[TopicPartition, tuple[int, int]] = {}
+        self._gone: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
+
+    def find(self, tp: TopicPartition) -> MirroredPartition:
+        """
+        Raises:
+            NotLeaderOrFollowerError: it is not mirrored any more.
+        """
+        partition = self._partitions.get(tp)
+        if partition is None:
+            raise NotLeaderOrFollowerError(f"{tp} is not mirrored any more")
+        return partition
+
+    def close(self) -> None:
+        """Follow nobody. On return nothing is appended any more."""
+        self._fetchers.close()
+
+    # -- what is here --------------------------------------------------------------------------
+
+    @property
+    def leaders(self) -> dict[TopicPartition, int]:
+        """Whom the partitions follow that follow somebody."""
+        with self._lock:
+            return {tp: leader_id for tp, (leader_id, _) in self._leaders.items()}
+
+    def local(self, *, retry: bool) -> dict[TopicPartition, LocalPartition]:
+        """All logs here, for `decide`.
+
+        Args:
+            retry: those that failed may be tried again.
+        """
+        failed = dict(self._failed)
+        for tp, error in failed.items():
+            self._report_failure(tp, error)
+        with self._lock:
+            leaders = dict(self._leaders)
+        found = {}
+        for tp, log in self._log_manager.logs.items():
+            leader_id, epoch = leaders.get(tp, (NO_LEADER, UNKNOWN_EPOCH))
+            again = tp in failed and (retry or isinstance(failed[tp], FencedLeaderEpochError))
+            found[tp] = LocalPartition(log.topic_id, leader_id, epoch, again)
+        return found
+
+    def _report_failure(self, tp: TopicPartition, error: Exception) -> None:
+        if isinstance(error, LogAheadError):
+            kind = MirrorEventKind.CONTRADICTION
+        elif isinstance(error, FencedLeaderEpochError | SourceContradictsError):
+            return  # a change of leaders; or it is there already
+        else:
+            kind = MirrorEventKind.FAILED
+        self._report.add_once(kind, tp, str(error))
+
+    def status(self) -> dict[TopicPartition, PartitionStatus]:
+        """How far each partition is."""
+        with self._lock:
+            leaders, gone = dict(self._leaders), self._gone
+        found = {}
+        for tp, log in self._log_manager.logs.items():
+            found[tp] = self._status_of(tp, log, tp in leaders, tp.topic in gone)
+        return found
+
+    def _status_of(
+        self, tp: TopicPartition, log: PartitionLog, is_led: bool, is_gone: bool
+    ) -> PartitionStatus:
+        partition, snapshot = self._partitions.get(tp), log.core.snapshot
+        start, end = snapshot.log_start_offset, snapshot.log_end_offset
+        if partition is None:
+            state = PartitionState.GONE if is_gone else PartitionState.WAITING
+            return PartitionStatus(state, start, end)
+        follower, error = partition.follower, self._failed.get(tp)
+        known = follower.source_high_watermark
+        refused = self._report.open_reason(MirrorEventKind.REFUSED, tp)
+        if is_gone:
+            state = PartitionState.GONE
+        elif error is not None:
+            state = PartitionState.FAILED
+        elif refused:
+            state = PartitionState.REFUSED
+        elif not is_led or known < 0:
+            state = PartitionState.WAITING
+        else:
+            state = PartitionState.CAUGHT_UP if end >= known else PartitionState.BEHIND
+        reason = refused if error is None else str(error)
+        return PartitionStatus(
+            state,
+            start,
+            end,
+            known if known >= 0 else None,
+            follower.received,
+            follower.cuts,
+            reason,
+        )
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        plan: Plan,
+        configs: Mapping[str, Mapping[str, str]],
+        forget_id: Callable[[uuid.UUID], None],
+    ) -> None:
+        """Carry out a plan. What fails for one partition does not stop the others.
+
+        Args:
+            configs: of topics, where they are known.
+            forget_id: notes, durably, that a topic's id must not come back.
+        """
+        for each in plan.replaced:
+            forget_id(each.old_id)
+            self._set_aside(each)
+        self._note_gone(plan.gone)
+        self._fetchers.remove_fetchers(plan.pause)
+        with self._lock:
+            for tp in plan.pause:
+                self._leaders.pop(tp, None)
+        made = self._make_logs(plan.wanted, configs)
+        self._follow([each for each in made if each.leader_id != NO_LEADER], configs)
+        self._fetchers.close_idle()
+
+    def _set_aside(self, old: Replaced) -> None:
+        tps = [TopicPartition(old.topic, number) for number in old.partitions]
+        self._fetchers.remove_fetchers(tps)
+        with self._lock:
+            for tp in tps:
+                self._leaders.pop(tp, None)
+        for tp in tps:
+            self._failed.pop(tp, None)
+            partition = self._partitions.pop(tp, None)
+            if partition is not None:
+                partition.delete()
+        logs = self._log_manager.logs
+        for tp in tps:
+            if tp in logs:
+                self._report.add(
+                    MirrorEventKind.SET_ASIDE,
+                    tp,
+                    "the source has another topic of that name",
+                    logs[tp].log_start_offset,
+                    logs[tp].log_end_offset,
+                    old_id=str(old.old_id),
+                    new_id=str(old.new_id),
+                )
+        self._log_manager.set_aside(old.topic, old.partitions)
+
+    def _note_gone(self, gone: Iterable[str]) -> None:
+        now, before = frozenset(gone), self._gone
+        for topic in sorted(now - before):
+            self._report.add(MirrorEventKind.GONE, topic, "the source does not show the topic")
+        for topic in sorted(before - now):
+            self._report.add(MirrorEventKind.BACK, topic, "the source shows the topic again")
+        self._gone = now
+
+    def _config(self, topic: str, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
+        """The configuration of a topic: that of the source, or what is known here of it."""
+        found = configs.get(topic)
+        return self._log_manager.topic_config(topic).to_properties() if found is None else found
+
+    def _make_logs(
+        self, wanted: Iterable[Wanted], configs: Mapping[str, Mapping[str, str]]
+    ) -> list[Wanted]:
+        """Open or create the logs; those that are there."""
+        asked = {each.tp: each for each in wanted}
+        made = self._log_manager.get_or_create_all(
+            WantedLog(tp, each.topic_id, self._config(tp.topic, configs))
+            for tp, each in asked.items()
+        )
+        found = []
+        for tp, (_, error) in made.items():
+            if isinstance(error, Exception):
+                self._fail(tp, error)
+            elif error is not None:
+                raise error
+            else:
+                found.append(asked[tp])
+        return found
+
+    def _fail(self, tp: TopicPartition, error: Exception) -> None:
+        logger.warning("%s is not mirrored: %s", tp, error)
+        self._failed[tp] = error
+        self._report_failure(tp, error)
+
+    def _follow(self, wanted: Iterable[Wanted], configs: Mapping[str, Mapping[str, str]]) -> None:
+        begun: dict[TopicPartition, Wanted] = {}
+        for each in wanted:
+            tp = each.tp
+            partition = self._partitions.get(tp) or self._new_partition(tp)
+            if each.leader_epoch < partition.leader_epoch:
+                continue  # from a broker behind the others
+            registration = PartitionRegistration(
+                (each.leader_id,), (each.leader_id,), each.leader_id, each.leader_epoch, 0
+            )
+            change = PartitionChange(
+                tp, registration, each.topic_id, self._config(tp.topic, configs)
+            )
+            try:
+                partition.make_follower(change)
+                self._partitions[tp] = partition
+                begun[tp] = each
+            except (LogstoreError, OSError) as error:
+                self._fetchers.remove_fetchers([tp])
+                self._fail(tp, error)
+        # A fetcher may still be applying an answer, which must end before we decide where to begin.
+        self._fetchers.remove_fetchers(begun)
+        initial = {}
+        for tp, each in begun.items():
+            log = self._partitions[tp].local_log()
+            offset = CONSUMER_RULE.initial_offset(
+                log.epochs.latest, log.high_watermark, log.log_end_offset
+            )
+            state = InitialFetchState(each.topic_id, each.leader_epoch, offset)
+            initial[tp] = each.leader_id, state
+        with self._lock:
+            for tp, each in begun.items():
+                self._leaders[tp] = each.leader_id, each.leader_epoch
+        self._fetchers.add_fetchers(initial)
+
+    def _new_partition(self, tp: TopicPartition) -> MirroredPartition:
+        partition = MirroredPartition(tp, self._env)
+        partition.follower = MirrorFollower(
+            partition, self._report, self._storage, keep_deleted=self._keep_deleted
+        )
+        return partition
+
+    def configure(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Take over configurations of topics that may have changed."""
+        for partition in [*self._partitions.values()]:
+            config = configs.get(partition.tp.topic)
+            if config is not None:
+                try:
+                    partition.configure(config)
+                except (LogstoreError, OSError) as error:
+                    logger.error("%s is not configured: %s", partition.tp, error)
+
+    def delete_released(self) -> None:
+        """Delete segments that lie below the log start, which is the source's."""
+        for tp, partition in [*self._partitions.items()]:
+            log = partition.log
+            if log is None or log.failed:
+                continue
+            before = log.segments[0].base_offset
+            try:
+                if log.maintenance.delete_old_segments(only_released=True):
+                    now = log.segments[0].base_offset
+                    self._report.add(
+                        MirrorEventKind.DELETED, tp, "the source deleted them", before, now
+                    )
+            except (LogstoreError, OSError) as error:
+                logger.error("what the source deleted of %s is still here: %s", tp, error)
+
+
+__all__ = ["Following"]

@@ -1,0 +1,428 @@
+"""``Mirror``: a log directory that follows the topics of a live cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Self
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.common.clock import Clock, SystemClock
+from logstore.common.errors import LogstoreError
+from logstore.manager import LogManager, ManagerOwner
+from logstore.manager.duties import BACKGROUND, Duty
+from logstore.storage.base import Storage
+from logstore.storage.local import LocalStorage
+from logstore.storage.paths import absolute_path
+from replication.common.errors import SaslAuthenticationError
+from replication.common.runtime import ThreadRuntime
+from replication.mirror.config import MirrorConfig
+from replication.mirror.decisions import decide
+from replication.mirror.errors import SourceUnreachableError
+from replication.mirror.following import Following
+from replication.mirror.identity import MirrorFile, MirrorIdentity, settle
+from replication.mirror.report import MirrorEventKind, MirrorReport
+from replication.mirror.source import Source, SourceView
+from replication.mirror.status import MirrorStatus, PartitionState
+from replication.mirror.watch import Watch
+from replication.security.config import ClientProperties
+from replication.wire.access import ClusterAccess, join
+from replication.wire.transport import TcpTransport
+
+logger = get_logger(__name__)
+
+ASK_AGAIN_MS = 200  # for ends that a leader could not tell
+RETENTION_INTERVAL_MS = 30_000
+_STUCK = (PartitionState.FAILED, PartitionState.REFUSED, PartitionState.GONE)
+
+
+class Mirror:
+    """Follows topics of a live Kafka as a consumer that keeps everything. Use it as a context
+    manager, or call ``close``; the next start recovers if neither is done.
+
+    Args:
+        access: the keys of a client, ``bootstrap.servers`` among them.
+        directory: where the mirror is, or is to be; a copied log directory of the source may be
+            there already.
+    Attributes:
+        report: what was not mirrored as it came.
+        log_manager: the logs, while it runs.
+
+    Example::
+
+        with Mirror(client_properties({"bootstrap.servers": "kafka:9092"}), "mirror") as mirror:
+            mirror.start()
+            mirror.catch_up(60_000)
+    """
+
+    def __init__(
+        self,
+        access: ClientProperties,
+        directory: str | os.PathLike[str],
+        config: MirrorConfig | None = None,
+        *,
+        storage: Storage | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config or MirrorConfig()
+        self._storage = storage or LocalStorage()
+        self._clock = clock or SystemClock()
+        self.directory = absolute_path(self._storage, os.fspath(directory)).rstrip("/") or "/"
+        self.report = MirrorReport(self.directory, self._storage, self._clock)
+        self.log_manager: LogManager | None = None
+        self._access = access
+        self._is_chosen = self.config.choice()
+        self._identity: MirrorIdentity | None = None
+        self._runtime: ThreadRuntime | None = None
+        self._transport: TcpTransport | None = None
+        self._following: Following | None = None
+        self._watch: Watch | None = None
+        self._configs: dict[str, Mapping[str, str]] = {}
+        self._failure: LogstoreError | None = None
+        self._answered_ms: int | None = None
+        self._unreachable = ""
+        self._closed = False
+        self._ends: dict[TopicPartition, int] = {}
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to follow.
+
+        Raises:
+            SourceUnreachableError: the directory is new, and no broker of the source can be asked.
+                The text says why. A mirror that is there begins without, and goes on trying.
+            SaslAuthenticationError: the source refuses the login.
+            MirrorRefusedError: the directory is no mirror of this source.
+            LogDirLockedError: it is open elsewhere.
+            StorageFailedError, CheckpointError: the disk refused, or ``mirror.json`` is malformed.
+            ConfigError: TLS cannot be set up, or ``bootstrap.servers`` is malformed.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        keys, config = self._access.config, self.config
+        access = ClusterAccess.of(keys)
+        view, reason = self._first_view(access)
+        self._unreachable = reason
+        known = MirrorFile.of(self.directory, self._storage).read()
+        if view is None and known is None:
+            raise SourceUnreachableError(reason)
+        identity = settle(self.directory, self._storage, self._wanted, view, self._is_chosen)
+        if known is not None:
+            identity = dataclasses.replace(identity, former_ids=known.former_ids)
+        self._open(identity)
+        runtime = self._runtime = ThreadRuntime("mirror", self._clock)
+        # Each connection asks who is there: somebody else may have the address by now.
+        greet = partial(join, keys, identity.cluster_id)
+        transport = self._transport = TcpTransport(access._replace(greet=greet), self._clock)
+        assert self.log_manager is not None
+        following = self._following = Following(
+            self.log_manager,
+            self._storage,
+            runtime,
+            transport,
+            config.fetching(),
+            self.report,
+            keep_deleted=config.keep_deleted,
+            rate=config.rate_bytes_per_s,
+            on_progress=self._on_progress,
+            on_stale_metadata=lambda: self._watch.hurry() if self._watch is not None else None,
+        )
+        source = Source(transport, keys.request_timeout_ms)
+        watch = self._watch = Watch(
+            runtime,
+            source,
+            config,
+            self._is_chosen,
+            apply=self._apply,
+            on_unreachable=self._note_unreachable,
+            on_configs=self._take_configs,
+        )
+        self._source = source
+        duties = (
+            Duty(
+                "highwatermark-checkpoint",
+                config.replication.high_watermark_checkpoint_interval_ms,
+                self.log_manager.housekeeper.checkpoint_high_watermarks,
+                BACKGROUND,
+                at_once=True,
+            ),
+            Duty("mirror-retention", RETENTION_INTERVAL_MS, following.delete_released, BACKGROUND),
+        )
+        # Neither retention nor compaction of ours: the source decides what goes.
+        self.log_manager.start(duties, configured=dict)
+        watch.start()
+
+    def _first_view(self, access: ClusterAccess) -> tuple[SourceView | None, str]:
+        """What the source shows, and why not if it does not."""
+        transport = TcpTransport(access, self._clock)
+        try:
+            answered = threading.Event()
+            found: list[SourceView | None] = []
+
+            def on_view(view: SourceView | None) -> None:
+                found.append(view)
+                answered.set()
+
+            timeout_ms = self._access.config.request_timeout_ms
+            Source(transport, timeout_ms).ask_view(on_view)
+            answered.wait(timeout_ms * (1 + len(access.servers)) / 1000)
+            view = found[0] if found else None
+            reasons = transport.failures() if view is None else []
+        finally:
+            transport.close()
+        for reason in reasons:
+            if isinstance(reason, SaslAuthenticationError):
+                raise reason
+        return view, "; ".join(dict.fromkeys(map(str, reasons))) or "no broker answers"
+
+    def _wanted(self, cluster_id: str) -> MirrorIdentity:
+        servers = ",".join(f"{host}:{port}" for host, port in self._access.config.servers)
+        return MirrorIdentity(
+            cluster_id,
+            servers,
+            keep_deleted=self.config.keep_deleted,
+            topics=self.config.topics,
+        )
+
+    def _open(self, identity: MirrorIdentity) -> None:
+        """Open the logs. ``mirror.json`` is written under their lock, before the first record."""
+        self.log_manager = LogManager(
+            self.directory,
+            storage=self._storage,
+            clock=self._clock,
+            background=False,
+            owner=ManagerOwner(
+                cluster_id=identity.cluster_id,
+                replicated=True,
+                on_directory_failure=self._on_directory_failure,
+            ),
+        )
+        self._identity = identity
+        MirrorFile.of(self.directory, self._storage).write(identity)
+
+    def close(self) -> None:
+        """Follow nobody any more, and close the logs. Idempotent.
+
+        Raises:
+            StorageFailedError: as of `LogManager.close`.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with self._changed:
+            self._changed.notify_all()
+        if self._watch is not None:
+            self._watch.close()
+        if self._following is not None:
+            self._following.close()
+        if self._transport is not None:
+            self._transport.close()
+        try:
+            if self.log_manager is not None:
+                self._close_logs(self.log_manager)
+        finally:
+            self.report.close()
+            if self._runtime is not None:
+                self._runtime.close()
+
+    def _close_logs(self, manager: LogManager) -> None:
+        if manager.duties is not None:
+            manager.duties.stop(wait=True)
+        try:
+            if self._failure is None:
+                manager.housekeeper.checkpoint_high_watermarks()
+        finally:
+            manager.close()
+
+    def _on_directory_failure(self, path: str, error: LogstoreError) -> None:
+        """Under locks of a log: only note it."""
+        self._failure = error
+        watch = self._watch
+        if watch is not None:
+            watch.post(self._stop_following)
+
+    def _stop_following(self) -> None:
+        if self._following is not None:
+            self._following.close()
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def failure(self) -> LogstoreError | None:
+        """Why the mirror as a whole does not go on: its disk refused. Nothing is appended any more;
+        close it."""
+        return self._failure
+
+    # -- the source ----------------------------------------------------------------------------
+
+    def _apply(self, view: SourceView, retry: bool) -> None:
+        """On the watch's actor."""
+        following, identity = self._following, self._identity
+        assert following is not None
+        assert identity is not None
+        self._answered_ms, self._unreachable = self._now_ms(), ""
+        if view.cluster_id not in (None, identity.cluster_id) or self._failure is not None:
+            return
+        plan = decide(
+            view, following.local(retry=retry), self._is_chosen, self._identity_now.former_ids
+        )
+        following.apply(plan, self._configs, self._forget_id)
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def _identity_now(self) -> MirrorIdentity:
+        assert self._identity is not None
+        return self._identity
+
+    def _forget_id(self, topic_id: uuid.UUID) -> None:
+        known = self._identity_now
+        if topic_id not in known.former_ids:
+            self._identity = dataclasses.replace(known, former_ids=known.former_ids | {topic_id})
+            MirrorFile.of(self.directory, self._storage).write(self._identity)
+
+    def _note_unreachable(self) -> None:
+        transport = self._transport
+        reasons = [] if transport is None else transport.failures()
+        self._unreachable = "; ".join(dict.fromkeys(map(str, reasons))) or "no broker answers"
+        if self._watch is not None:
+            self._watch.hurry()
+
+    def _take_configs(
+        self, found: Mapping[str, Mapping[str, str]], refused: Mapping[str, str]
+    ) -> None:
+        changed = {
+            topic: config for topic, config in found.items() if self._configs.get(topic) != config
+        }
+        self._configs |= changed
+        if changed and self._following is not None:
+            self._following.configure(changed)
+        if refused:
+            some = ", ".join(f"{topic}: {why}" for topic, why in [*refused.items()][:5])
+            reason = f"of {len(refused)} topics ({some})"
+            self.report.add_once(MirrorEventKind.CONFIG_UNKNOWN, "*", reason)
+
+    # -- how far it is -------------------------------------------------------------------------
+
+    def _on_progress(self, tps: Iterable[TopicPartition]) -> None:
+        self._answered_ms = self._now_ms()
+        if self._ends:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
+
+    @property
+    def status(self) -> MirrorStatus:
+        following, identity = self._following, self._identity
+        answered_ms = self._answered_ms
+        return MirrorStatus(
+            "" if identity is None else identity.cluster_id,
+            {} if following is None or self._closed else following.status(),
+            None if answered_ms is None else max(0, self._now_ms() - answered_ms),
+            self._unreachable,
+            "" if self._failure is None else str(self._failure),
+            self.report.findings,
+        )
+
+    def catch_up(self, timeout_ms: int) -> bool:
+        """Wait until each partition has reached the end that the source's has at this call.
+
+        False if that took longer, or if all that are missing are stuck: the status says which. For
+        one thread at a time.
+
+        Raises:
+            LogstoreError: the mirror as a whole does not go on.
+        """
+        deadline_ms = self._now_ms() + timeout_ms
+        watch, following = self._watch, self._following
+        assert watch is not None
+        assert following is not None
+        rounds = watch.rounds
+        watch.refresh(retry=True)
+        self._ends = {}
+        try:
+            with self._changed:
+                if not self._wait_for(lambda: watch.rounds > rounds, deadline_ms):
+                    return False
+            return self._catch_up(following, deadline_ms)
+        finally:
+            self._ends = {}
+
+    def _catch_up(self, following: Following, deadline_ms: int) -> bool:
+        leaders = following.leaders
+        missing = set(self._chosen_here(following))
+        while missing:
+            asked = {tp: leaders[tp] for tp in missing if tp in leaders and tp not in self._ends}
+            if asked:
+                self._source.ask_ends(asked, self._take_ends)
+
+            with self._changed:
+                step_ms = self._now_ms() + ASK_AGAIN_MS
+                self._wait_for(partial(self._have_reached, missing), min(deadline_ms, step_ms))
+            missing = self._missing(missing)
+            status = following.status()
+            if missing and all(tp in status and status[tp].state in _STUCK for tp in missing):
+                return False
+            if missing and self._now_ms() >= deadline_ms:
+                return False
+            leaders = following.leaders
+        return True
+
+    def _chosen_here(self, following: Following) -> list[TopicPartition]:
+        gone = PartitionState.GONE
+        return [
+            tp
+            for tp, each in following.status().items()
+            if self._is_chosen(tp.topic) and each.state is not gone
+        ]
+
+    def _have_reached(self, tps: Iterable[TopicPartition]) -> bool:
+        return not self._missing(tps)
+
+    def _missing(self, tps: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those that have not reached the end that is known, or whose end is not known."""
+        logs = {} if self.log_manager is None else self.log_manager.logs
+        return {
+            tp
+            for tp in tps
+            if tp not in self._ends or tp not in logs or logs[tp].high_watermark < self._ends[tp]
+        }
+
+    def _take_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        with self._changed:
+            self._ends = {**self._ends, **ends}
+            self._changed.notify_all()
+
+    def _wait_for(self, is_done: Callable[[], bool], deadline_ms: int) -> bool:
+        """Wait for a change. ``_changed`` is held."""
+        while not is_done():
+            if self._failure is not None:
+                raise self._failure
+            left_ms = deadline_ms - self._now_ms()
+            if left_ms <= 0 or self._closed:
+                return False
+            self._changed.wait(left_ms / 1000)
+        return True
+
+
+__all__ = ["Mirror"]

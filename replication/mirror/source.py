@@ -1,0 +1,188 @@
+"""The source as its metadata show it, and the questions that a mirror asks beside its fetches."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from checkpoints.types import TopicPartition
+from logstore.common.config import LogConfig
+from logstore.common.errors import ConfigError
+from logstore.log.reading.fetching import LATEST
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+)
+from replication.common.state import NO_LEADER, UNKNOWN_EPOCH
+from replication.common.topic_configs import THROTTLED
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
+from replication.wire.calls import Translation
+from replication.wire.lane import OpenCall
+from replication.wire.transport import TcpTransport
+
+TOPICS_AT_ONCE = 200  # of a question for configurations
+_TOPIC = 2  # the kind of a resource
+
+
+class SourceLeader(NamedTuple):
+    """``leader_id`` is `NO_LEADER` while nobody leads, or nobody that can be reached."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class SourceTopic(NamedTuple):
+    """``topic_id`` is None if the source is too old for ids."""
+
+    topic_id: uuid.UUID | None
+    partitions: Mapping[int, SourceLeader]
+
+
+class SourceView(NamedTuple):
+    """The content of one answer.
+
+    Attributes:
+        topics: those with partitions.
+        refused: those that the source names with an error.
+    """
+
+    cluster_id: str | None
+    topics: Mapping[str, SourceTopic]
+    refused: Mapping[str, ErrorCode] = {}
+
+
+def view_of(answer: MetadataResponse) -> SourceView:
+    """The view that an answer gives."""
+    live = {each.registration.broker_id for each in answer.brokers}
+    partitions: dict[str, dict[int, SourceLeader]] = {}
+    for part in answer.partitions:
+        leads = part.leader_id in live and part.leader_epoch != UNKNOWN_EPOCH
+        leader_id = part.leader_id if leads else NO_LEADER
+        leader = SourceLeader(leader_id, part.leader_epoch)
+        if part.tp.partition >= 0:
+            partitions.setdefault(part.tp.topic, {})[part.tp.partition] = leader
+    return SourceView(
+        answer.cluster_id,
+        {
+            topic: SourceTopic(answer.topic_ids.get(topic), own)
+            for topic, own in partitions.items()
+            if topic not in answer.topic_errors
+        },
+        answer.topic_errors,
+    )
+
+
+def known_config(values: Mapping[str, str | None]) -> dict[str, str]:
+    """The keys that a log here has, where their values make sense to it. Which replicas a quota
+    holds back is left out: those are brokers of the source."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        if value is None or key in THROTTLED:
+            continue
+        try:
+            LogConfig.from_properties({**found, key: value})
+        except ConfigError:
+            continue  # of a later release, or of nobody
+        found[key] = value
+    return found
+
+
+class Source:
+    """Asks brokers of the source. Callbacks come on the transport's thread, and must be short."""
+
+    def __init__(self, transport: TcpTransport, timeout_ms: int) -> None:
+        self._transport = transport
+        self._timeout_ms = timeout_ms
+        self._asked = 0
+
+    def ask_view(self, on_view: Callable[[SourceView | None], None]) -> None:
+        """Ask one broker after the other, beginning with the next one each time; None: nobody
+        answers."""
+        brokers = self._transport.brokers()
+        self._asked += 1
+        first = self._asked % max(1, len(brokers))
+        self._ask_next(brokers[first:] + brokers[:first], on_view)
+
+    def _ask_next(self, brokers: list[int], on_view: Callable[[SourceView | None], None]) -> None:
+        if not brokers:
+            on_view(None)
+            return
+
+        def on_reply(response: Response | None) -> None:
+            # One without brokers in its answer has just started, and knows nothing yet.
+            if isinstance(response, MetadataResponse) and response.brokers:
+                on_view(view_of(response))
+            else:
+                self._ask_next(brokers[1:], on_view)
+
+        self._transport.send(brokers[0], MetadataRequest(), on_reply, self._timeout_ms)
+
+    def ask_configs(
+        self,
+        topics: Sequence[str],
+        on_configs: Callable[[Mapping[str, dict[str, str]], Mapping[str, str]], None],
+    ) -> None:
+        """Ask for configurations: ``on_configs`` gets those, and why others are not known. It comes
+        once for each piece of the topics."""
+        for at in range(0, len(topics), TOPICS_AT_ONCE):
+            self._ask_configs(topics[at : at + TOPICS_AT_ONCE], on_configs)
+
+    def _ask_configs(
+        self,
+        topics: Sequence[str],
+        on_configs: Callable[[Mapping[str, dict[str, str]], Mapping[str, str]], None],
+    ) -> None:
+        kind = wire.DescribeConfigsRequest
+        request = kind(tuple(kind.DescribeConfigsResource(_TOPIC, name, None) for name in topics))
+
+        def on_reply(answer: Any) -> None:
+            results = () if answer is None else answer.results
+            found, refused = {}, dict.fromkeys(topics, "no answer")
+            for each in results:
+                if each.error_code:
+                    refused[each.resource_name] = ErrorCode(each.error_code).name
+                else:
+                    values = {entry.name: entry.value for entry in each.configs}
+                    found[each.resource_name] = known_config(values)
+                    refused.pop(each.resource_name, None)
+            on_configs(found, refused)
+
+        as_it_is = Translation(
+            ApiKey.DESCRIBE_CONFIGS, lambda given, _: given, lambda _, answer, __: answer
+        )
+        call = OpenCall(request, as_it_is, on_reply, reports_failure=True)
+        brokers = self._transport.brokers()
+        self._transport.call(brokers[self._asked % len(brokers)], call, self._timeout_ms)
+
+    def ask_ends(
+        self,
+        leaders: Mapping[TopicPartition, int],
+        on_ends: Callable[[Mapping[TopicPartition, int]], None],
+    ) -> None:
+        """Ask for high watermarks. ``on_ends`` comes once for each leader, with what it answers."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp, leader_id in leaders.items():
+            by_leader.setdefault(leader_id, []).append(tp)
+        for leader_id, tps in by_leader.items():
+            request = ListOffsetsRequest(tuple(ListOffsetsPartition(tp, LATEST) for tp in tps))
+            self._transport.send(leader_id, request, partial(_on_ends, on_ends), self._timeout_ms)
+
+
+def _on_ends(
+    on_ends: Callable[[Mapping[TopicPartition, int]], None], response: Response | None
+) -> None:
+    parts: Iterable[Any] = ()
+    if isinstance(response, ListOffsetsResponse):
+        parts = response.partitions
+    on_ends({part.tp: part.offset for part in parts if not part.error_code and part.offset >= 0})
+
+
+__all__ = ["Source", "SourceLeader", "SourceTopic", "SourceView", "known_config", "view_of"]

@@ -1,0 +1,226 @@
+"""A mirror follows brokers behind sockets, byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from checkpoints.types import TopicPartition
+from logstore.common.errors import LogDirLockedError
+from logstore.storage.memory import MemoryStorage
+from replication.mirror import (
+    MirrorFile,
+    MirrorRefusedError,
+    MirrorState,
+    PartitionState,
+    SourceUnreachableError,
+)
+from replication.server.serving import ServedCluster
+from tests.support.mirrors import (
+    DIRECTORY,
+    caught_up,
+    kinds,
+    mirror_of,
+    mirrored_bytes,
+    reported,
+    source_bytes,
+    write,
+)
+from tests.support.served import new_name, served
+from tests.support.until import until
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[ServedCluster]:
+    with served() as brokers:
+        yield brokers
+
+
+def topic(kafka: ServedCluster, partitions: int = 1, **config: str) -> TopicPartition:
+    name = new_name("mirrored")
+    kafka.create_topic(name, partitions, config={k.replace("_", "."): v for k, v in config.items()})
+    return TopicPartition(name, 0)
+
+
+def test_batches_are_equal(kafka: ServedCluster) -> None:
+    tp = topic(kafka, 2)
+    write(kafka, tp, b"first", b"second")
+    with mirror_of(kafka, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        write(kafka, tp, b"third")
+        caught_up(mirror)
+        assert mirrored_bytes(mirror, tp) == source_bytes(kafka, tp) != b""
+        status = mirror.status
+        assert status.partitions[tp].state is PartitionState.CAUGHT_UP
+        assert status.partitions[tp].source_high_watermark == 3
+        assert not mirror.report.findings
+
+
+def test_a_topic_brings_its_id_partitions_and_configuration(kafka: ServedCluster) -> None:
+    tp = topic(kafka, 3, retention_ms="1000", segment_bytes="4096")
+    with mirror_of(kafka, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        assert mirror.log_manager is not None
+        logs = mirror.log_manager.logs
+        assert sorted(logs) == [TopicPartition(tp.topic, number) for number in range(3)]
+        source = kafka.broker(0).replica_manager.partition(tp).local_log()
+        assert logs[tp].topic_id == source.topic_id
+        assert (logs[tp].config.retention_ms, logs[tp].config.segment_bytes) == (1000, 4096)
+
+
+def test_it_goes_on_where_it_was(kafka: ServedCluster) -> None:
+    tp, storage = topic(kafka), MemoryStorage()
+    write(kafka, tp, b"first")
+    with mirror_of(kafka, storage, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        caught_up(mirror)
+    write(kafka, tp, b"second")
+    with mirror_of(kafka, storage, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        assert mirror.status.partitions[tp].bytes < len(source_bytes(kafka, tp))
+        assert mirrored_bytes(mirror, tp) == source_bytes(kafka, tp)
+
+
+def test_a_new_topic_is_found(kafka: ServedCluster) -> None:
+    prefix = new_name("later")
+    with mirror_of(kafka, topics=(f"{prefix}.*",), internal=False) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        tp = TopicPartition(f"{prefix}-a", 0)
+        kafka.create_topic(tp.topic)
+        write(kafka, tp, b"first")
+        caught_up(mirror)
+        assert set(mirror.status.partitions) == {tp}
+        assert mirrored_bytes(mirror, tp) == source_bytes(kafka, tp)
+
+
+def test_a_later_topic_of_the_same_name_sets_the_log_aside(kafka: ServedCluster) -> None:
+    """The logs of the former topic stay, and nothing is appended to them (X-173)."""
+    tp, storage = topic(kafka), MemoryStorage()
+    write(kafka, tp, b"former", b"former")
+    with mirror_of(kafka, storage, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        former = mirrored_bytes(mirror, tp)
+        kafka.delete_topic(tp.topic)
+        kafka.create_topic(tp.topic)
+        write(kafka, tp, b"later")
+        event = reported(mirror, "set-aside")
+        assert (event.first_offset, event.end_offset) == (0, 2)
+        until(
+            lambda: mirrored_bytes(mirror, tp) == source_bytes(kafka, tp), "it follows the new one"
+        )
+    (aside,) = [each for each in storage.scan_dir(DIRECTORY) if each.name.endswith("-stray")]
+    path = f"{DIRECTORY}/{aside.name}/00000000000000000000.log"
+    assert storage.read_file(path, 1 << 20) == former
+
+
+def test_a_deleted_topic_stays(kafka: ServedCluster) -> None:
+    tp = topic(kafka)
+    write(kafka, tp, b"kept")
+    with mirror_of(kafka, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        kept = mirrored_bytes(mirror, tp)
+        kafka.delete_topic(tp.topic)
+        reported(mirror, "gone")
+        assert mirror.status.partitions[tp].state is PartitionState.GONE
+        assert mirrored_bytes(mirror, tp) == kept
+        assert not mirror.report.findings
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_log_start_follows_the_source_or_stays(kafka: ServedCluster, keep: bool) -> None:
+    tp = topic(kafka)
+    write(kafka, tp, b"a", b"b", b"c")
+    with mirror_of(kafka, topics=(tp.topic,), keep_deleted=keep) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        kafka.broker(0).replica_manager.partition(tp).local_log().delete_records(2)
+        write(kafka, tp, b"d")
+        caught_up(mirror)
+        assert mirror.log_manager is not None
+        log = mirror.log_manager.get(*tp)
+        until(lambda: log.log_start_offset == (0 if keep else 2), "the log start is the source's")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_the_source_deleted_before_is_reported(kafka: ServedCluster, keep: bool) -> None:
+    """The range that nobody can mirror any more is named; what is here goes or stays."""
+    tp, storage = topic(kafka), MemoryStorage()
+    write(kafka, tp, b"a", b"b")
+    options = {"topics": (tp.topic,), "keep_deleted": keep}
+    with mirror_of(kafka, storage, **options) as mirror:
+        mirror.start()
+        caught_up(mirror)
+    write(kafka, tp, b"c", b"d", b"e")
+    kafka.broker(0).replica_manager.partition(tp).local_log().delete_records(4)
+    with mirror_of(kafka, storage, **options) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        (event,) = mirror.report.events
+        assert (event.kind.word, event.first_offset, event.end_offset) == ("lost", 2, 4)
+        assert mirror.log_manager is not None
+        log = mirror.log_manager.get(*tp)
+        offsets = [record.offset for record in log.records()]
+        assert offsets == ([0, 1, 4] if keep else [4])
+        write(kafka, tp, b"f")
+        caught_up(mirror)
+        assert log.log_end_offset == 6
+
+
+def test_a_new_directory_needs_its_source() -> None:
+    with mirror_of("127.0.0.1:1") as mirror, pytest.raises(SourceUnreachableError, match="127"):
+        mirror.start()
+
+
+def test_a_directory_has_one_mirror(kafka: ServedCluster) -> None:
+    tp, storage = topic(kafka), MemoryStorage()
+    with mirror_of(kafka, storage, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        other = mirror_of(kafka, storage, topics=(tp.topic,))
+        with other, pytest.raises(LogDirLockedError):
+            other.start()
+        caught_up(mirror)
+
+
+def test_the_mirror_of_another_cluster_is_refused(kafka: ServedCluster) -> None:
+    tp, storage = topic(kafka), MemoryStorage()
+    with mirror_of(kafka, storage, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        caught_up(mirror)
+    with served() as another:
+        mirror = mirror_of(another, storage)
+        with mirror, pytest.raises(MirrorRefusedError, match="mirrors the cluster"):
+            mirror.start()
+
+
+def test_a_promoted_mirror_does_not_follow(kafka: ServedCluster) -> None:
+    tp, storage = topic(kafka), MemoryStorage()
+    with mirror_of(kafka, storage, topics=(tp.topic,)) as mirror:
+        mirror.start()
+    file = MirrorFile.of(DIRECTORY, storage)
+    known = file.read()
+    assert known is not None
+    file.write(dataclasses.replace(known, state=MirrorState.PROMOTED))
+    with mirror_of(kafka, storage) as mirror, pytest.raises(MirrorRefusedError, match="promoted"):
+        mirror.start()
+
+
+def test_internal_topics_come_along(kafka: ServedCluster) -> None:
+    tp = topic(kafka)
+    kafka.create_topic("__consumer_offsets", 2)
+    with mirror_of(kafka, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        assert {each.topic for each in mirror.status.partitions} == {tp.topic, "__consumer_offsets"}
+    with mirror_of(kafka, topics=(tp.topic,), internal=False) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        assert {each.topic for each in mirror.status.partitions} == {tp.topic}
+        assert kinds(mirror.report) == []
