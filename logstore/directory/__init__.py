@@ -19,6 +19,7 @@ __all__ = [
     "segment_index",
     "split_reader",
     "splits",
+    "tiered",
     "transactions",
     "windows",
 ]

@@ -4,6 +4,7 @@ LogstoreError
 ├── NotALogDirectoryError      a path that holds neither partitions nor segments
 ├── DuplicatePartitionError    several brokers have the partition, and none was chosen
 ├── ListingOutdatedError       the log changed since it was listed, and is listed again
+├── TierRefusedError           a tier and a log directory are not of one log
 ├── DataLossError              requested records do not exist, or no longer
 └── ExportRefusedError         a table cannot take what the topic has
 
@@ -79,6 +80,21 @@ class DataLossError(LogstoreError):
         return (
             f"{printable(self.path)}: offsets {self.start} to {self.end}: {self.reason}; "
             "failOnDataLoss=false reads what is there"
+        )
+
+
+class TierRefusedError(LogstoreError):
+    """``local`` and ``tier``, two directories of a partition, are not read as one log."""
+
+    def __init__(self, partition: str, local: str, tier: str, reason: str) -> None:
+        local, tier = shown(local), shown(tier)
+        super().__init__(partition, local, tier, reason)
+        self.partition, self.local, self.tier, self.reason = partition, local, tier, reason
+
+    def _text(self) -> str:
+        return (
+            f"{printable(self.partition)}: {printable(self.local)} and {printable(self.tier)} are "
+            f"not one log: {self.reason}"
         )
 
 

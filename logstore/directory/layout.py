@@ -230,6 +230,7 @@ class _Lister:
                 found,
                 broker=files.broker,
                 log_start_offset=max(found.log_start_offset, files.log_starts.get(tp, 0)),
+                checkpointed_start=files.log_starts.get(tp, UNKNOWN),
                 high_watermark=files.high_watermarks.get(tp, UNKNOWN),
                 topic_id=topic_id(uri),
             )

@@ -47,6 +47,27 @@ class ListedSegment:
     time_index_size: int = MISSING
     txn_index_size: int = MISSING
     mtime_ms: int = UNKNOWN
+    whole_size: int = MISSING
+    """Size of the ``.log`` where only its beginning counts, up to a batch that lies elsewhere."""
+
+    @property
+    def file_size(self) -> int:
+        """Size of the ``.log`` as it was listed."""
+        return self.size if self.whole_size == MISSING else self.whole_size
+
+
+@dataclass(frozen=True, slots=True)
+class TierPart:
+    """The part of a log that is read in a tier: its segments that begin below ``end``.
+
+    ``prefer``: read there what both places have.
+    """
+
+    uri: str
+    end: int
+    epochs: tuple[tuple[int, int], ...] = ()
+    """The leader epochs of that part, each with its first offset."""
+    prefer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +97,10 @@ class PartitionLayout:
     """Whether segments were being replaced, so that some may lack their final name."""
     drop_malformed: bool = False
     """Whether damage is left out with a warning, also while planning."""
+    checkpointed_start: int = UNKNOWN
+    """The log start of ``log-start-offset-checkpoint``, or ``UNKNOWN``."""
+    tier: TierPart | None = None
+    """Where ``segments`` and ``snapshots`` below its end are; all are in ``uri`` without it."""
     storage: Storage | None = field(default=None, compare=False, repr=False)
     """Where ``uri`` is a path; without it ``uri`` says where it is."""
 
@@ -91,21 +116,20 @@ class PartitionLayout:
     def path_of(
         self, base_offset: int, suffix: str = filenames.LOG_SUFFIX, transition: str = ""
     ) -> str:
-        return self._path(filenames.segment_file_name(base_offset, suffix, transition))
-
-    def _path(self, name: str) -> str:
         join = join_uri if self.storage is None else os.path.join
-        return join(self.uri, name)
+        name = filenames.segment_file_name(base_offset, suffix, transition)
+        return join(self.place_of(base_offset), name)
 
-    def locate(self, name: str) -> tuple[Storage, str]:
-        """The storage of a file of the directory, and the path there."""
-        if self.storage is not None:
-            return self.storage, self._path(name)
-        return open_storage(self._path(name))
+    def place_of(self, base_offset: int) -> str:
+        """The directory of the segment, or of the snapshot, that has this offset in its name."""
+        if self.tier is not None and base_offset < self.tier.end:
+            return self.tier.uri
+        return self.uri
 
     def open(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> File:
         """Open a file of a segment, which may still wait for its final name."""
-        storage, path = self.locate(filenames.segment_file_name(base_offset, suffix))
+        path = self.path_of(base_offset, suffix)
+        storage, path = open_storage(path) if self.storage is None else (self.storage, path)
         for transition in ("", filenames.SWAP_SUFFIX):
             with suppress(FileNotFoundError):
                 return storage.open(path + transition, writable=False)

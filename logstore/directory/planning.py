@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
@@ -10,10 +11,12 @@ from checkpoints.loggers import get_logger
 from logstore.common.parallel import at_once
 from logstore.directory.listing import ListedSegment, PartitionLayout
 from logstore.directory.segment_index import SegmentIndex
-from logstore.directory.splits import AbortedRange, FileProof, Split
+from logstore.directory.splits import HEADER, AbortedRange, FileProof, Spare, Split
 from logstore.directory.transactions import overlapping
+from logstore.format.header import MAGIC
 from logstore.format.reader import MAX_OFFSET
 
+_MAGIC_AT, _LAST_AT = 16, slice(23, 27)
 _OPEN_COST = 256 << 10  # the cost of opening a file and a window, in bytes read in that time
 
 logger = get_logger(__name__)
@@ -81,10 +84,11 @@ class _SegmentJob:
         ]
         if self.wanted.layout.drop_malformed:
             return splits  # one batch with a wrong offset at a cut must not take all before it
-        return [
+        bounded = [
             replace(split, below=index.starts.get(split.end_position, split.below))
             for split in splits
         ]
+        return self._with_spares(bounded, marks[-1] if marks else None)
 
     def _marks(self, index: SegmentIndex, cuts: list[int]) -> list[int]:
         """Starts of batches that show whether a growing segment was cut and written again."""
@@ -92,13 +96,32 @@ class _SegmentJob:
         last = index.last_batch() if end == self.segment.size else end
         return sorted({starts[0], end if last is None else last} - {self.segment.size})
 
+    def _with_spares(self, splits: list[Split], last_batch: int | None) -> list[Split]:
+        """The splits, each with its place in the tier if the log has one and they are local.
+
+        ``last_batch``: the position of the last batch of a segment that grows.
+        """
+        tier, base = self.wanted.layout.tier, self.segment.base_offset
+        if tier is None or base < tier.end:
+            return splits
+        with closing(self.wanted.layout.open(base)) as file:
+            headers = [file.read_at(split.position, HEADER) for split in splits]
+            last = b"" if last_batch is None else file.read_at(last_batch, HEADER)
+        ends = [min(split.end_offset, split.below) for split in splits]
+        if ends[-1] == MAX_OFFSET:
+            ends[-1] = next_offset(last)
+        return [
+            replace(split, spare=Spare(tier.uri, header, end)) if header and end >= 0 else split
+            for split, header, end in zip(splits, headers, ends, strict=True)
+        ]
+
     def _split(
         self, position: int, end_position: int, first: int, open_end: bool, proof: FileProof
     ) -> Split:
         layout, wanted = self.wanted.layout, self.wanted
         end = min(wanted.end, self.next_base)
         return Split(
-            layout.uri,
+            layout.place_of(self.segment.base_offset),
             layout.broker,
             layout.topic,
             layout.partition,
@@ -113,7 +136,15 @@ class _SegmentJob:
             layout.topic_id,
             self.segment.base_offset - 1,
             self.next_base,
+            layout.uri,
         )
+
+
+def next_offset(header: bytes) -> int:
+    """One past the last offset of a batch; −1 if it is of an older format, which does not say."""
+    if len(header) < HEADER or header[_MAGIC_AT] < MAGIC:
+        return -1
+    return int.from_bytes(header[:8], "big") + int.from_bytes(header[_LAST_AT], "big") + 1
 
 
 def pack(splits: Sequence[Split], split_bytes: int) -> list[tuple[Split, ...]]:

@@ -100,7 +100,7 @@ class SegmentIndex:
             ListingOutdatedError: the file was replaced or changed since.
             OSError: the medium refused.
         """
-        listed = FileIdentity(-1, self.segment.size, self.segment.mtime_ms)
+        listed = FileIdentity(-1, self.segment.file_size, self.segment.mtime_ms)
         storage, _ = open_storage(self.path)
         if not isinstance(storage, LocalStorage):
             return FileProof(listed, may_grow=False)  # an object does not grow

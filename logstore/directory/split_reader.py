@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from logstore.directory.columns import ArrowTable
 from logstore.directory.offset_order import AscendingOffsets
 from logstore.directory.rows import BatchRows, Extreme, RecordRows, RowSummaries, RowSummary
 from logstore.directory.splits import ReadSettings, Split, opened
+from logstore.directory.tiered import in_tier
 from logstore.directory.transactions import MarkerCheck
 from logstore.directory.windows import Windows
 from logstore.format import attributes as bits
@@ -136,7 +137,7 @@ def read_splits(
     """Read splits in the order of their logs, as ``read_split``."""
     markers = defaultdict(MarkerCheck, checks)
     for split in splits:
-        yield from read_split(split, settings, schema, markers[split.uri])
+        yield from read_split(split, settings, schema, markers[split.log_uri])
 
 
 def count_splits(
@@ -161,8 +162,11 @@ def summarize_splits(
     """
     markers = defaultdict(MarkerCheck, checks)
     for split in splits:
-        maker = RowSummaries(split, settings, extremes)
-        for summary in _read(split, settings, maker, markers[split.uri]):
+
+        def maker(part: Split) -> RowSummaries:
+            return RowSummaries(part, settings, extremes)
+
+        for summary in _read(split, settings, maker, markers[split.log_uri]):
             yield split, summary
 
 
@@ -180,23 +184,32 @@ def read_split(
         DataLossError: the segment was deleted, cut or replaced since the split was planned.
         OSError: the medium refused.
     """
-    make = BatchRows if settings.granularity == "batch" else RecordRows
-    yield from _read(split, settings, make(split, settings, schema), markers or MarkerCheck())
+    kind = BatchRows if settings.granularity == "batch" else RecordRows
+
+    def maker(part: Split) -> BatchRows | RecordRows:
+        return kind(part, settings, schema)
+
+    yield from _read(split, settings, maker, markers or MarkerCheck())
 
 
 def _read(
-    split: Split, settings: ReadSettings, maker: _Maker[_T], markers: MarkerCheck
+    split: Split,
+    settings: ReadSettings,
+    maker: Callable[[Split], _Maker[_T]],
+    markers: MarkerCheck,
 ) -> Iterator[_T]:
     with opened(split, settings) as segment:
-        if segment is None:
-            return
-        try:
-            yield from _made(segment.file, split, settings, maker, markers)
-        except CorruptBatchError:
-            if segment.check():  # one that was cut or replaced may have other batches
-                raise
-            return
-        segment.check()
+        if segment is not None:
+            try:
+                yield from _made(segment.file, split, settings, maker(split), markers)
+            except CorruptBatchError:
+                if segment.check():  # one that was cut or replaced may have other batches
+                    raise
+                return
+            segment.check()
+    if segment is None and split.spare is not None:
+        for part in in_tier(split, split.spare, settings):
+            yield from _read(part, settings, maker, markers)
 
 
 def _made(

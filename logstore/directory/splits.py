@@ -76,6 +76,19 @@ def prove(file: File, storage: Storage, positions: tuple[int, ...], may_grow: bo
     return FileProof(identity_of(file, storage), may_grow, headers)
 
 
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """Where the records of a split are when retention has deleted its segment: in a tier.
+
+    ``uri`` is the partition's directory there, ``header`` that of the first batch, and ``end`` one
+    past the last offset.
+    """
+
+    uri: str
+    header: bytes
+    end: int
+
+
 AbortedRange: TypeAlias = tuple[int, int, int]
 """Producer id, first offset, and offset of the ABORT marker."""
 
@@ -106,6 +119,9 @@ class Split:
     topic_id: str = ""
     above: int = -1
     below: int = MAX_OFFSET
+    log_uri: str = ""
+    """The directory that stands for the whole log, of which a part may be in a tier."""
+    spare: Spare | None = None
 
     @property
     def path(self) -> str:
@@ -179,7 +195,7 @@ def lost(split: Split, settings: ReadSettings, reason: str) -> None:
 
 @contextmanager
 def opened(split: Split, settings: ReadSettings) -> Iterator[OpenedSegment | None]:
-    """The segment; ``None`` if it is gone and failOnDataLoss is off.
+    """The segment; ``None`` if it is gone and failOnDataLoss is off, or its spare is to be read.
 
     Raises:
         DataLossError: it was deleted, cut or replaced.
@@ -190,7 +206,8 @@ def opened(split: Split, settings: ReadSettings) -> Iterator[OpenedSegment | Non
     try:
         if segment is None:
             _check_mounted(split)
-            lost(split, settings, _other_topic(split) or reason)
+            if split.spare is None:
+                lost(split, settings, _other_topic(split) or reason)
         else:
             segment.check()
         yield segment

@@ -292,7 +292,7 @@ def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask, checks: Ch
 def _limited_together(reader: TaskReader, task: ReadTask) -> Iterable[Iterable[Split]]:
     """The splits for which the limit is one."""
     if reader.of_each_log:
-        return (splits for _, splits in groupby(task.splits, lambda split: split.uri))
+        return (splits for _, splits in groupby(task.splits, lambda split: split.log_uri))
     return [task.splits]
 
 

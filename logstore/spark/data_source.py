@@ -16,6 +16,7 @@ from logstore.directory.listing import until
 from logstore.directory.planning import OffsetRange
 from logstore.directory.positions import offset_for_timestamp
 from logstore.directory.split_reader import read_splits
+from logstore.directory.tiered import joined
 from logstore.spark.columns import check_schema, ddl
 from logstore.spark.filters import PushedFilters
 from logstore.spark.options import Options, SourceOptions, chosen_columns
@@ -137,6 +138,9 @@ class BatchReader(DataSourceReader):
             return self.filters.takes(topic=topic, partition=partition)
 
         layouts = list_partitions(o.paths, wanted, broker=o.broker, replicas=o.replicas)
+        if o.tier:
+            tier = list_partitions([o.tier], wanted)
+            layouts = joined(layouts, tier, prefer_tier=o.prefer_tier)
         o.check_named(found)
         return resolve_all(layouts, o)
 

@@ -55,7 +55,7 @@ def local_paths(split: Split) -> list[str]:
 def _split(split: Split, paths: list[str]) -> dict[str, Any]:
     return {
         "paths": [_base64(fsencode(path)) for path in paths],
-        "uri": split.uri,
+        "uri": split.log_uri,
         "topic": split.topic,
         "partition": split.partition,
         "broker": split.broker,

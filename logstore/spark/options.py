@@ -235,6 +235,8 @@ class SourceOptions(ReadSettings):
     columns: tuple[str, ...]
     broker: str
     replicas: bool
+    tier: str
+    prefer_tier: bool
     ascending_timestamps: bool
     push_filters: bool
 
@@ -256,6 +258,13 @@ class SourceOptions(ReadSettings):
         if streaming:
             _refuse_ends(options)
         ending = OffsetRangeLimit(LATEST) if streaming else _limit(options, "ending", LATEST)
+        replicas = options.choice("replicas", ("one", "all")) == "all"
+        tier = _absolute(options.text("tier")) if options.text("tier") else ""
+        prefer_tier = options.flag("preferTier", False)
+        if prefer_tier and not tier:
+            raise ConfigError("preferTier is for reading with a tier, see the option tier")
+        if tier and replicas:
+            raise ConfigError("replicas=all reads every copy as it is: it has no tier")
         return cls(
             paths=_paths(options),
             selection=_selection(options),
@@ -276,7 +285,9 @@ class SourceOptions(ReadSettings):
             granularity=granularity,
             columns=columns,
             broker=_broker(options),
-            replicas=options.choice("replicas", ("one", "all")) == "all",
+            replicas=replicas,
+            tier=tier,
+            prefer_tier=prefer_tier,
             ascending_timestamps=options.flag("ascendingTimestamps", False),
             push_filters=options.flag("pushFilters", False),
         )
@@ -290,7 +301,7 @@ class SourceOptions(ReadSettings):
         missing = [*self.selection.missing(found), *(f"{t}-{p}" for t, p in named - set(found))]
         if missing:
             there = ", ".join(sorted({topic for topic, _ in found})) or "none"
-            below = ", ".join(map(shown, self.paths))
+            below = ", ".join(map(shown, (*self.paths, *filter(None, [self.tier]))))
             raise UnknownTopicOrPartitionError(
                 f"{', '.join(sorted(set(missing)))} not found below {below}; "
                 f"of the topics there, those selected are: {there}"

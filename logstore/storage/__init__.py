@@ -51,6 +51,7 @@ __all__ = [
     "FileSlice",
     "Mapping",
     "Storage",
+    "arrow_fs",
     "aside",
     "base",
     "broker_directories",

@@ -50,7 +50,7 @@ def _refuse(path: str) -> NoReturn:
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
+def naming(path: str) -> Iterator[None]:
     """Errors of Arrow as ``OSError`` with an ``errno`` and the path; it often gives neither."""
     try:
         yield
@@ -109,7 +109,7 @@ class ArrowFile:
         if size <= 0:
             return b""
         try:
-            with _naming(self.path):
+            with naming(self.path):
                 data: bytes = self._file.read_at(size, position)
         except OSError as error:
             # A store's answer to a read of a few bytes has no room for its own error.
@@ -179,20 +179,21 @@ class ArrowStorage:
     """
 
     def __init__(self, filesystem: fs.FileSystem, scheme: str = "") -> None:
-        self._fs = filesystem
+        self.filesystem = filesystem
         self._scheme = scheme
 
-    def _inner(self, path: str) -> str:
+    def inner(self, path: str) -> str:
+        """The path as Arrow's file system has it."""
         return path.removeprefix(self._scheme).rstrip("/")
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
         if create or writable:
             _refuse(path)
-        with _naming(path):
+        with naming(path):
             return ArrowFile(path, self._input(path), self)
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
-        with _naming(path), self._input(path) as file:
+        with naming(path), self._input(path) as file:
             size = file.size()
             check_size(path, size, limit)
             data: bytes = file.read_at(size, 0)
@@ -200,24 +201,24 @@ class ArrowStorage:
 
     def _input(self, path: str) -> Any:
         # An object store has objects and nothing else; a look ahead would be one request more.
-        if self._fs.type_name in _WITH_SPECIAL_FILES:
-            (found,) = self._fs.get_file_info([self._inner(path)])
+        if self.filesystem.type_name in _WITH_SPECIAL_FILES:
+            (found,) = self.filesystem.get_file_info([self.inner(path)])
             if found.type == fs.FileType.Unknown:
                 raise irregular(path, "is not a regular file")
-        return self._fs.open_input_file(self._inner(path))
+        return self.filesystem.open_input_file(self.inner(path))
 
     def scan_dir(self, path: str) -> list[FileInfo]:
-        with _naming(path):
-            found = self._fs.get_file_info(fs.FileSelector(self._inner(path)))
+        with naming(path):
+            found = self.filesystem.get_file_info(fs.FileSelector(self.inner(path)))
         return sorted(map(_entry, found))
 
     def info(self, path: str) -> FileInfo | None:
-        with _naming(path):
-            (found,) = self._fs.get_file_info([self._inner(path)])
+        with naming(path):
+            (found,) = self.filesystem.get_file_info([self.inner(path)])
         return None if found.type == fs.FileType.NotFound else _entry(found)
 
     def real_path(self, path: str) -> str:
-        return self._scheme + posixpath.normpath(self._inner(path))
+        return self._scheme + posixpath.normpath(self.inner(path))
 
     def free_bytes(self, path: str) -> int:
         return 0  # nothing is written here
@@ -236,4 +237,4 @@ def _entry(found: fs.FileInfo) -> FileInfo:
     return FileInfo(found.base_name, found.size or 0, nanoseconds // 1_000_000, kind)
 
 
-__all__ = ["ArrowFile", "ArrowStorage"]
+__all__ = ["ArrowFile", "ArrowStorage", "naming"]

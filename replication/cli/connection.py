@@ -61,6 +61,44 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of commands that read a cluster for a mirror: parameter ``source``, which is
+    ``ClientProperties``; None without ``--from``."""
+
+    @click.option(
+        "--from",
+        "servers",
+        metavar="HOST:PORT,…",
+        help="Some brokers of the source; they name the others.",
+    )
+    @click.option(
+        "--config",
+        "config_file",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Kafka's client.properties for it: TLS, login, time-outs.",
+    )
+    @click.option(
+        "-X",
+        "pairs",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A key of that file; may be repeated, and goes before the file.",
+    )
+    @wraps(command)
+    def run(
+        *args: Any,
+        servers: str | None,
+        config_file: Path | None,
+        pairs: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        source = None if servers is None else _client(servers, config_file, pairs)
+        return command(*args, source=source, **others)
+
+    return run
+
+
 def report(
     answers: Mapping[Any, Answered], done: str, as_json: bool, of: Callable[[Any], dict[str, Any]]
 ) -> None:

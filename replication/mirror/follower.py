@@ -77,7 +77,7 @@ class MirrorFollower(FollowerSide):
         if info.size:
             self._useless = 0
             self.received += info.size
-            self._report.over(MirrorEventKind.REFUSED, self._tp)
+            self._report.over(self._tp)
         return info
 
     def _check_useless(self, size: int, believed: int, high_watermark: int) -> None:
@@ -101,7 +101,7 @@ class MirrorFollower(FollowerSide):
         self._check_watermarks(leader_high_watermark, leader_log_start)
         with self._replica.lock:
             log = self._following(leader_epoch)
-            before = log.core.snapshot
+            before, is_first = log.core.snapshot, self.source_high_watermark < 0
             self.source_high_watermark = leader_high_watermark
             self.source_log_start = leader_log_start
             end = before.log_end_offset
@@ -114,7 +114,8 @@ class MirrorFollower(FollowerSide):
                 self._report.over(MirrorEventKind.REFUSED, self._tp)
             after = log.core.snapshot
             return (
-                after.high_watermark != before.high_watermark
+                is_first
+                or after.high_watermark != before.high_watermark
                 or after.log_start_offset != before.log_start_offset
                 or after.log_end_offset != before.log_end_offset
             )

@@ -28,12 +28,13 @@ from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import ConfigError
 from logstore.common.parallel import at_once
 from logstore.common.types import TopicPartition
-from logstore.directory.errors import DataLossError, ListingOutdatedError
+from logstore.directory.errors import DataLossError, ListingOutdatedError, TierRefusedError
 from logstore.directory.layout import list_partitions
 from logstore.directory.listing import PartitionLayout
 from logstore.directory.planning import OffsetRange
 from logstore.directory.split_reader import read_splits
 from logstore.directory.splits import ReadSettings
+from logstore.directory.tiered import joined
 from logstore.directory.transactions import aborted_transactions, last_stable_offset
 from logstore.spark.columns import check_schema
 from logstore.spark.options import Options, SourceOptions
@@ -118,6 +119,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock or SystemClock()
         self._views: dict[tuple[PartitionLayout, str], StreamLogView] = {}
         self._listed: Views = {}
+        self._tier: list[PartitionLayout] = []
         self._decided: dict[str, Any] = {}  # where the micro-batch ends that ``_listed`` gave
         self._latest: dict[TopicPartition, int] = {}
         self._target: dict[TopicPartition, int] | None = None  # for a query that is to end
@@ -220,6 +222,8 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _list_logs(self) -> Views:
         read = self._options.read
         layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
+        if read.tier:
+            layouts = self._with_tier(layouts)
         # If a listing did not change, not even in sizes, its files are not read again. A log that
         # was cut and written again to the same size is noticed when it next grows.
         views = at_once(self._view, layouts)
@@ -230,6 +234,18 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         self._listed = {TopicPartition(v.layout.topic, v.layout.partition): v for v in views}
         return self._listed
+
+    def _with_tier(self, layouts: list[PartitionLayout]) -> list[PartitionLayout]:
+        """The logs with what a tier has of them.
+
+        It is listed again only when retention took what the listing before does not have.
+        """
+        read = self._options.read
+        if self._tier:
+            with suppress(TierRefusedError):
+                return joined(layouts, self._tier, prefer_tier=read.prefer_tier)
+        self._tier = list_partitions([read.tier], read.selection.takes)
+        return joined(layouts, self._tier, prefer_tier=read.prefer_tier)
 
     def _view(self, layout: PartitionLayout) -> StreamLogView:
         found = layout.topic_id

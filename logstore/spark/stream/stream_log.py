@@ -10,18 +10,17 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from checkpoints.errors import MalformedCheckpointError
-from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
 from logstore.directory.errors import DataLossError
 from logstore.directory.listing import PartitionLayout
 from logstore.directory.positions import readable_end, with_rolls
 from logstore.directory.segment_index import SegmentIndex, log_end_offset, segment_of
+from logstore.directory.tiered import epochs_of
 from logstore.directory.windows import BatchTable
 from logstore.format import attributes as bits
 from logstore.spark.options import SourceOptions
 from logstore.spark.stream.stream_offsets import NO_CRC, Epochs, Proof, StreamMark, common_end
-from logstore.storage.uri import join_uri, open_storage, shown
+from logstore.storage.uri import shown
 
 logger = get_logger(__name__)
 
@@ -141,7 +140,7 @@ class StreamLogView:
             end = max(last.base_offset, layout.log_start_offset)
         # A cut does not rewrite the file at once (F-205), so entries past the end are from before
         # it.
-        epochs = tuple(entry for entry in _epochs(layout) if entry[1] < end)
+        epochs = tuple(entry for entry in epochs_of(layout) if entry[1] < end)
         limit = readable_end(
             layout,
             read_committed=options.read_committed,
@@ -262,21 +261,6 @@ class StreamLogView:
         if batch.crc == proof.crc:
             return Verdict.SAME
         return Verdict.UNKNOWN if batch.compacted else Verdict.OTHER
-
-
-def _epochs(layout: PartitionLayout) -> Epochs:
-    """The entries of ``leader-epoch-checkpoint`` as far as they ascend; none without the file."""
-    storage, path = open_storage(join_uri(layout.uri, LEADER_EPOCH))
-    try:
-        entries = LeaderEpochCheckpoint(path, storage).read()
-    except MalformedCheckpointError as error:
-        logger.warning("taken as missing: %s", error)
-        return ()
-    ascending: list[tuple[int, int]] = []
-    for epoch, start in entries:
-        if not ascending or (epoch > ascending[-1][0] and start >= ascending[-1][1]):
-            ascending.append((epoch, start))
-    return tuple(ascending)
 
 
 __all__ = ["Resumption", "StreamBatch", "StreamLogView", "batch_with"]

@@ -4,4 +4,4 @@
 wrong, ``range_diff`` reads those ranges again down to the record.
 """
 
-__all__ = ["replicas"]
+__all__ = ["range_diff", "replicas"]
