@@ -111,7 +111,7 @@ class MirrorFollower(FollowerSide):
             if not self._keep_deleted and start > before.log_start_offset:
                 log.replica.maybe_increment_log_start_offset(start)
             if end >= leader_high_watermark:
-                self._report.over(MirrorEventKind.REFUSED, self._tp)
+                self._report.over(self._tp)
             after = log.core.snapshot
             return (
                 is_first
