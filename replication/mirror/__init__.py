@@ -23,7 +23,7 @@ from replication.mirror.mirror import Mirror
 from replication.mirror.promote import Promotion, PromotionRules, promote
 from replication.mirror.report import REPORT, MirrorEvent, MirrorEventKind, MirrorReport
 from replication.mirror.server_properties import Listeners
-from replication.mirror.status import MirrorStatus, PartitionState, PartitionStatus
+from replication.mirror.status import MirroredStatus, MirrorStatus, PartitionState
 
 __all__ = [
     "MIRROR_JSON",
@@ -40,8 +40,8 @@ __all__ = [
     "MirrorReport",
     "MirrorState",
     "MirrorStatus",
+    "MirroredStatus",
     "PartitionState",
-    "PartitionStatus",
     "Promotion",
     "PromotionRules",
     "SourceContradictsError",
