@@ -22,12 +22,15 @@ def plan_adoption(
     overlay: OverlayStorage,
     rules: AdoptionRules,
     first_id: int | None = None,
+    *,
+    by_metadata: bool = True,
 ) -> AdoptedCluster:
     """Return the cluster that log directories are.
 
     Args:
         overlay: where recoveries write; nothing else is written.
         first_id: the broker of directories without ``meta.properties``.
+        by_metadata: believe the metadata of the cluster that is there.
     Raises:
         ConfigError: they do not belong together, or cannot be read.
         LogDirLockedError: a broker has one open.
@@ -35,7 +38,7 @@ def plan_adoption(
     """
     dirs = log_dirs_of(paths, overlay, first_id)
     cluster_id = dirs.cluster_id or topic_id_to_text(new_uuid(random_id))
-    image = _image(dirs, overlay.lower)  # a view there copies nothing
+    image = _image(dirs, overlay.lower) if by_metadata else None  # a view there copies nothing
     brokers = {
         broker: find_broker(broker, own, cluster_id, overlay)
         for broker, own in dirs.brokers.items()

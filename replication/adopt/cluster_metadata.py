@@ -50,7 +50,7 @@ _PASSING = {  # of running processes: registrations, fences, no-ops, features, a
 }
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _OFFSET_DIGITS = 20
-_QUORUM_STATE = "quorum-state"
+QUORUM_STATE = "quorum-state"
 _ZERO_TAIL_BYTES = 1 << 20
 
 
@@ -315,7 +315,7 @@ class _MetadataFiles:
 
     def _voters_on_file(self) -> int:
         """The number of controllers of the quorum. Records of the log say it if they may change."""
-        path = os.path.join(self._directory, _QUORUM_STATE)
+        path = os.path.join(self._directory, QUORUM_STATE)
         try:
             voters = json.loads(load_file(self._storage, path) or b"{}").get("currentVoters")
         except (CheckpointError, ValueError, RecursionError, AttributeError):

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from logstore.common.types import Buffer
-from replication.protocol.codecs import decoder
-from replication.protocol.compiler import read_uvarint
+from replication.protocol.codecs import decoder, encoder
+from replication.protocol.compiler import joined, read_uvarint, uvarint
 from replication.protocol.errors import MalformedMessageError, UnsupportedVersionError
 
 _FRAME = "metadata record"
@@ -29,6 +29,9 @@ DECODED: Mapping[int, str] = {
     28: "ClearElrRecord",
 }
 """The types whose fields are read."""
+
+FEATURE_LEVEL = 12  # written, and nothing that is read depends on it
+_KINDS = {"FeatureLevelRecord": FEATURE_LEVEL} | {name: kind for kind, name in DECODED.items()}
 
 
 def decode(value: Buffer | None) -> tuple[int, Any | None]:
@@ -49,3 +52,14 @@ def decode(value: Buffer | None) -> tuple[int, Any | None]:
         raise UnsupportedVersionError(_FRAME, frame)
     name = DECODED.get(kind)
     return kind, None if name is None else decoder(name, version)(view, position)
+
+
+def encode(message: Any, version: int = 0) -> bytes:
+    """The value of the record that is ``message``.
+
+    Raises:
+        UnencodableMessageError: the version lacks a field that may not be lost.
+    """
+    name = type(message).__name__
+    frame = b"".join(map(uvarint, (_FRAME_VERSION, _KINDS[name], version)))
+    return frame + joined(encoder(name, version)(message))

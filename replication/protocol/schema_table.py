@@ -543,4 +543,7 @@ ProducerIdsRecord 0 flexible 0+
 
 ClearElrRecord 0 flexible 0+
   topic_name str
+
+FeatureLevelRecord 0 flexible 0+
+  name str, feature_level i16
 """

@@ -56,12 +56,14 @@ from tests.mutants import (  # noqa: F401
     replication,
     rescue,
     threads,
+    tiers,
     transactions,
     unmutated,
     verify,
 )
 from tests.mutants.scenarios import SCENARIOS
 from tests.support.until import patience
+from tests.unit.directory import test_tiered
 from tests.unit.log import test_chdir, test_forks
 from tests.unit.replication import (
     test_controller_brokers,
@@ -436,6 +438,36 @@ def _by_commands(expected: str) -> str:
     return next((each for each in signatures if each.startswith(expected)), "")
 
 
+def _in_a_directory(test: Callable[[Path], None]) -> Test:
+    def run() -> None:
+        with TemporaryDirectory() as directory:
+            test(Path(directory))
+
+    return run
+
+
+OF_TIERS: list[tuple[str, Test]] = [
+    (name, _in_a_directory(test))
+    for name, test in (
+        (
+            "epochs-of-a-tier-are-not-compared",
+            test_tiered.test_other_leader_epochs_below_the_border_are_refused,
+        ),
+        (
+            "batches-at-the-border-are-not-compared",
+            test_tiered.test_another_batch_at_the_border_is_refused,
+        ),
+        (
+            "a-tier-ends-where-the-rest-begins",
+            test_tiered.test_a_hole_between_tier_and_local_is_refused,
+        ),
+        (
+            "what-reaches-beyond-the-border-is-read-twice",
+            test_tiered.test_a_segment_that_reaches_beyond_the_border_counts_up_to_there,
+        ),
+    )
+]
+
 SEARCHES = {
     "cuts": history("cuts"),
     "lives": history("lives"),
@@ -466,6 +498,7 @@ SEARCHES = {
     "processes": Search(_in_test, PROCESSES, tested=True),
     "controllers": Search(_in_test, CONTROLLERS, tested=True),
     "identity": Search(_in_test, OF_IDENTITY),
+    "tiers": Search(_in_test, OF_TIERS, tested=True),
     "scenarios": Search(
         _in_test,
         [(name, test) for _, names, test in SCENARIOS for name in names.split()],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from pyarrow import fs
@@ -38,6 +40,28 @@ class ObjectStore:
             destination_filesystem=self.files,
         )
         return self.uri(path)
+
+    @contextmanager
+    def requests(self) -> Iterator[list[str]]:
+        """Those that come meanwhile, each as its method and its path: ``GET /bucket/key``."""
+        found: list[str] = []
+
+        class Listener(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                if match := re.search(r'"([A-Z]+ [^ ]+) HTTP', record.getMessage()):
+                    found.append(unquote(match[1]))
+
+        log, listener = logging.getLogger("werkzeug"), Listener()
+        level, propagates = log.level, log.propagate
+        log.addHandler(listener)
+        log.setLevel(logging.INFO)
+        log.propagate = False
+        try:
+            yield found
+        finally:
+            log.removeHandler(listener)
+            log.setLevel(level)
+            log.propagate = propagates
 
     @contextmanager
     def denying(self) -> Iterator[None]:

@@ -5,4 +5,4 @@ transaction holds, and how it ends.
 ``markers`` has the end of a transaction written into its partitions. See docs/transactions.md.
 """
 
-__all__ = ["config", "coordinator", "state", "transitions"]
+__all__ = ["config", "coordinator", "records", "state", "transitions"]

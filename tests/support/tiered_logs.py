@@ -5,13 +5,33 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.spark.reading import SMALL, Broker
+from logstore.common.config import LogConfig
+from logstore.log import PartitionLog, run_inline
+from logstore.manager import LogManager, ManagerOwner
+from logstore.testing import ManualClock
 from tests.unit.verify.verify_logs import CODECS, fill
 
 TOPIC = "orders"
+
+
+@contextmanager
+def one_log(path: Path, segment_bytes: int) -> Iterator[tuple[PartitionLog, ManualClock]]:
+    clock = ManualClock()
+    config = LogConfig(
+        segment_bytes=segment_bytes,
+        index_interval_bytes=500,
+        segment_index_bytes=4096,
+        retention_ms=-1,
+    )
+    owner = ManagerOwner(run_later=run_inline)
+    manager = LogManager([str(path)], config, clock=clock, owner=owner)
+    (log,) = manager.create_topic(TOPIC, 1)
+    yield log, clock
+    manager.housekeeper.checkpoint_high_watermarks()
+    manager.close()
 
 
 class Tiered:
@@ -29,13 +49,11 @@ class Tiered:
         tier_segment: int = 9000,
     ) -> None:
         self.whole, self.local, self.tier = (root / name for name in ("whole", "local", "tier"))
-        with Broker(self.whole, orders=1) as broker:
-            (log,) = broker.logs[TOPIC]
-            fill(log, broker.clock, batches, random.Random(7), transactions, CODECS)
+        with one_log(self.whole, 6000) as (log, clock):
+            fill(log, clock, batches, random.Random(7), transactions, CODECS)
             self.end = log.log_end_offset
         shutil.copytree(self.whole, self.local)
-        with Broker(self.tier, replace(SMALL, segment_bytes=tier_segment), orders=1) as broker:
-            (log,) = broker.logs[TOPIC]
+        with one_log(self.tier, tier_segment) as (log, _):
             for data in batches_of(self.whole):
                 log.replica.append_as_follower(data)
         for directory in (self.local, self.tier):
