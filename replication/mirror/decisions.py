@@ -90,15 +90,13 @@ def decide(
         gone = {partition for each in old for partition in each.partitions}
         kept = {number: own for number, own in known.items() if number not in gone}
         for number, leader in sorted(topic.partitions.items()):
-            tp, own = TopicPartition(name, number), kept.get(number)
+            tp, before = TopicPartition(name, number), kept.get(number)
             if leader.leader_id == NO_LEADER:
-                if own is None:
+                if before is None:
                     wanted.append(Wanted(tp, topic.topic_id, *leader))
-                elif own.leader_id != NO_LEADER:
+                elif before.leader_id != NO_LEADER:
                     pause.append(tp)
-            elif (
-                own is None or own.may_retry or _is_new(own, leader.leader_id, leader.leader_epoch)
-            ):
+            elif before is None or before.may_retry or _is_new(before, leader.leader_epoch):
                 wanted.append(Wanted(tp, topic.topic_id, *leader))
     lost = [name for name in here if is_chosen(name) and name not in view.topics]
     for name in lost:
@@ -123,7 +121,7 @@ def _replaced(name: str, topic: SourceTopic, known: Mapping[int, LocalPartition]
     ]
 
 
-def _is_new(own: LocalPartition, leader_id: int, leader_epoch: int) -> bool:
+def _is_new(own: LocalPartition, leader_epoch: int) -> bool:
     """Whether to follow another leadership. An answer of an earlier one is from a broker that is
     behind the others."""
     if own.leader_id == NO_LEADER:

@@ -59,7 +59,7 @@ class MirrorFollower(FollowerSide):
             raise
         if info.size:
             self.received += info.size
-            self._report.over(MirrorEventKind.REFUSED, self._tp)
+            self._report.over(self._tp)
         return info
 
     def follow(self, leader_high_watermark: int, leader_log_start: int, leader_epoch: int) -> bool:
@@ -68,7 +68,7 @@ class MirrorFollower(FollowerSide):
         over: if it is true, the source will refuse our offset."""
         with self._replica.lock:
             log = self._following(leader_epoch)
-            before = log.core.snapshot
+            before, is_first = log.core.snapshot, self.source_high_watermark < 0
             self.source_high_watermark = leader_high_watermark
             self.source_log_start = leader_log_start
             end = before.log_end_offset
@@ -79,7 +79,8 @@ class MirrorFollower(FollowerSide):
                 log.replica.maybe_increment_log_start_offset(start)
             after = log.core.snapshot
             return (
-                after.high_watermark != before.high_watermark
+                is_first
+                or after.high_watermark != before.high_watermark
                 or after.log_start_offset != before.log_start_offset
                 or after.log_end_offset != before.log_end_offset
             )

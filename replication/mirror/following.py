@@ -171,6 +171,15 @@ class Following:
             kind = MirrorEventKind.FAILED
         self._report.add_once(kind, tp, str(error))
 
+    def has_reached(self, tp: TopicPartition, end: int) -> bool:
+        """Whether all below ``end`` is here, and the source has answered in this run that it is."""
+        partition = self._partitions.get(tp)
+        log = None if partition is None else partition.log
+        if partition is None or log is None or partition.follower.source_high_watermark < 0:
+            return False
+        snapshot = log.core.snapshot
+        return min(snapshot.high_watermark, snapshot.log_end_offset) >= end
+
     def status(self) -> dict[TopicPartition, PartitionStatus]:
         """How far each partition is."""
         with self._lock:
@@ -185,10 +194,12 @@ class Following:
     ) -> PartitionStatus:
         partition, snapshot = self._partitions.get(tp), log.core.snapshot
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
+        error = self._failed.get(tp)
         if partition is None:
-            state = PartitionState.GONE if is_gone else PartitionState.WAITING
-            return PartitionStatus(state, start, end)
-        follower, error = partition.follower, self._failed.get(tp)
+            state = PartitionState.WAITING if error is None else PartitionState.FAILED
+            state = PartitionState.GONE if is_gone else state
+            return PartitionStatus(state, start, end, reason="" if error is None else str(error))
+        follower = partition.follower
         known = follower.source_high_watermark
         refused = self._report.open_reason(MirrorEventKind.REFUSED, tp)
         if is_gone:

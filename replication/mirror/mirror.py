@@ -401,12 +401,9 @@ class Mirror:
 
     def _missing(self, tps: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those that have not reached the end that is known, or whose end is not known."""
-        logs = {} if self.log_manager is None else self.log_manager.logs
-        return {
-            tp
-            for tp in tps
-            if tp not in self._ends or tp not in logs or logs[tp].high_watermark < self._ends[tp]
-        }
+        following, ends = self._following, self._ends
+        assert following is not None
+        return {tp for tp in tps if tp not in ends or not following.has_reached(tp, ends[tp])}
 
     def _take_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         with self._changed:

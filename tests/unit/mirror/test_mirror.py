@@ -21,6 +21,7 @@ from replication.server.serving import ServedCluster
 from tests.support.mirrors import (
     DIRECTORY,
     caught_up,
+    copy_directory,
     kinds,
     mirror_of,
     mirrored_bytes,
@@ -224,3 +225,55 @@ def test_internal_topics_come_along(kafka: ServedCluster) -> None:
         caught_up(mirror)
         assert {each.topic for each in mirror.status.partitions} == {tp.topic}
         assert kinds(mirror.report) == []
+
+
+def test_a_copied_directory_is_gone_on_with(kafka: ServedCluster) -> None:
+    """Only what came after the copy goes over the wire (X-174)."""
+    tp, storage = topic(kafka), MemoryStorage()
+    write(kafka, tp, *[b"copied" * 100] * 50)
+    source = kafka.broker(0).replica_manager.log_manager
+    source.housekeeper.checkpoint_high_watermarks()
+    copy_directory(kafka, source.live_directories[0], storage, tp)
+    copied = len(source_bytes(kafka, tp))
+    write(kafka, tp, b"later")
+    with mirror_of(kafka, storage, topics=(tp.topic,), internal=False) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        assert mirrored_bytes(mirror, tp) == source_bytes(kafka, tp)
+        assert mirror.status.partitions[tp].bytes == len(source_bytes(kafka, tp)) - copied
+        assert kinds(mirror.report) == []
+
+
+def test_a_copy_of_another_topic_is_refused(kafka: ServedCluster) -> None:
+    """Its logs belong to a topic of the same name that is deleted: nothing is changed."""
+    tp, storage = topic(kafka), MemoryStorage()
+    write(kafka, tp, b"former")
+    source = kafka.broker(0).replica_manager.log_manager
+    copy_directory(kafka, source.live_directories[0], storage, tp)
+    kafka.delete_topic(tp.topic)
+    kafka.create_topic(tp.topic)
+    mirror = mirror_of(kafka, storage, topics=(tp.topic,))
+    with mirror, pytest.raises(MirrorRefusedError, match="their ids differ"):
+        mirror.start()
+    assert MirrorFile.of(DIRECTORY, storage).read() is None
+
+
+def test_a_copy_from_another_cluster_is_refused(kafka: ServedCluster) -> None:
+    storage = MemoryStorage()
+    with served() as another:
+        tp = topic(another)
+        write(another, tp, b"of another")
+        source = another.broker(0).replica_manager.log_manager
+        copy_directory(another, source.live_directories[0], storage, tp)
+    mirror = mirror_of(kafka, storage)
+    with mirror, pytest.raises(MirrorRefusedError, match="belongs to the cluster"):
+        mirror.start()
+
+
+def test_logs_of_nobody_are_refused(kafka: ServedCluster) -> None:
+    tp, storage = topic(kafka), MemoryStorage()
+    source = kafka.broker(0).replica_manager.log_manager
+    copy_directory(kafka, source.live_directories[0], storage, tp)
+    storage.remove(f"{DIRECTORY}/meta.properties")
+    with mirror_of(kafka, storage) as mirror, pytest.raises(MirrorRefusedError, match="no meta"):
+        mirror.start()
