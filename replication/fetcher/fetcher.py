@@ -351,8 +351,8 @@ class Fetcher:
             self._failures.hold(response.throttle_time_ms)
         if response.error_code:
             if REACTIONS[response.error_code] is not FetchReaction.NEW_SESSION:
-                for state in self._states:
-                    self._env.on_refused(state.tp, response.error_code)
+                for each in self._states:
+                    self._env.on_refused(each.tp, response.error_code)
                 self._failures.delay(self._states)
             else:
                 self._failures.pause_between_sessions(outcome)
