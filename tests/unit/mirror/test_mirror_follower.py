@@ -10,6 +10,8 @@ from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     EpochEndOffset,
     FetchRequest,
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartitionResponse,
@@ -130,8 +132,7 @@ class TestCuts:
         stage = following((4, 1), epoch=2)
         stage.exchange()
         stage.reply(fetched(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
-        stage.leader.log().replica.update_high_watermark(2)
-        stage.exchange()
+        stage.reply(ListOffsetsResponse((ListOffsetsPartitionResponse(TP, offset=2),)))
         assert stage.end == 4
         assert isinstance(stage.failure, SourceContradictsError)
 
