@@ -22,7 +22,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from logstore.common.errors import ConfigError
 from logstore.common.extras import Extra, load
-from logstore.storage.base import Storage
+from logstore.storage.base import ShowsFiles, Storage
 from logstore.storage.local import LocalStorage
 
 TIER_SCHEME = "tier"
@@ -115,6 +115,17 @@ def _open_arrow(base: str) -> tuple[Storage, str]:
     return arrow_fs.ArrowStorage(filesystem, scheme), scheme + root.rstrip("/")
 
 
+def unpinned(uri: str) -> str:
+    """``uri``, or that of what a view shows as it is now."""
+    return uri.partition("+")[2] if _IS_VIEW.match(uri) else uri
+
+
+def shown_file(uri: str) -> str:
+    """The local file that a storage shows as ``uri``; "" where it shows none, or is no such one."""
+    storage, path = open_storage(uri)
+    return storage.real_file(path) if isinstance(storage, ShowsFiles) else ""
+
+
 def join_uri(uri: str, name: str) -> str:
     """``uri`` one component further down; its query stays where it is."""
     if _SEPARATOR not in uri:
@@ -157,4 +168,6 @@ __all__ = [
     "open_storage",
     "parent_uri",
     "shown",
+    "shown_file",
+    "unpinned",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -13,10 +14,11 @@ from logstore import terminal
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.verify_output import progress_bar
 from replication.cli.connection import source_options
-from replication.cli.quantities import RATE
+from replication.cli.quantities import RATE, SECONDS
 from replication.cli.serve import address
 
 if TYPE_CHECKING:
+    from replication.mirror.continuous_backup import ContinuousBackup
     from replication.security.config import ClientProperties
 
 topics_option = click.option(
@@ -49,6 +51,21 @@ rate_option = click.option(
 @rate_option
 @click.option("--once", is_flag=True, help="End where the source ends now.")
 @click.option(
+    "--backup",
+    "backup_uri",
+    metavar="URI",
+    help="Back up the mirror, too, into an object store, as logstore backup does: s3://bucket/path.",
+)
+@click.option(
+    "--backup-interval",
+    "interval_s",
+    type=SECONDS,
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="Between two backups; one more is made at the end.",
+)
+@click.option(
     "--http",
     metavar="HOST:PORT",
     help="Serve /health, /metrics for Prometheus, and /state there.",
@@ -68,6 +85,8 @@ def mirror(
     keep_deleted: bool,
     rate: float | None,
     once: bool,
+    backup_uri: str | None,
+    interval_s: float,
     http: str | None,
     allow_plaintext: bool,
     as_json: bool,
@@ -88,7 +107,7 @@ def mirror(
     Examples:
       logstore mirror --from kafka:9092 --dir /data/mirror
       logstore mirror --from kafka:9093 --config client.properties --dir /data/mirror
-        --topics 'orders.*' --rate 50MB --http 127.0.0.1:8080
+        --topics 'orders.*' --rate 50MB --backup s3://bucket/kafka --http 127.0.0.1:8080
       logstore mirror --from kafka:9092 --dir /data/mirror --once
       logstore mirror check --from kafka:9092 /data/mirror
     """
@@ -103,12 +122,15 @@ def mirror(
     from replication.mirror import MirrorConfig
 
     config = MirrorConfig(topics=patterns, keep_deleted=keep_deleted, rate_bytes_per_s=rate)
+    make_backup = None
+    if backup_uri is not None:
+        make_backup = partial(_backup_of, uri=backup_uri, interval_s=interval_s)
     listener = None
     if http is not None:
         from replication.server.serving import HttpListener
 
         listener = HttpListener(*address("--http", http), allow_plaintext)
-    ctx.exit(run(MirrorOptions(source, directory, config, once, listener, None, as_json)))
+    ctx.exit(run(MirrorOptions(source, directory, config, once, listener, make_backup, as_json)))
 
 
 @mirror.command(short_help="Compare a mirror with its source, byte for byte.")
@@ -173,3 +195,16 @@ def wanted(patterns: tuple[str, ...]) -> Callable[[str], bool] | None:
     if not compiled:
         return None
     return lambda topic: any(each.fullmatch(topic) for each in compiled)
+
+
+def _backup_of(directory: str, *, uri: str, interval_s: float) -> ContinuousBackup:
+    from logstore.backup import Backup
+    from logstore.tiers import open_store
+    from replication.mirror.continuous_backup import ContinuousBackup
+
+    store = open_store(uri)
+
+    def run() -> tuple[str, ...]:
+        return tuple(map(str, Backup([directory], store).run().findings))
+
+    return ContinuousBackup(store.uri, run, interval_s)

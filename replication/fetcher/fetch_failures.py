@@ -112,6 +112,11 @@ class FetcherContext:
     failed: dict[TopicPartition, Exception] = field(default_factory=dict)
     on_stale_metadata: Callable[[], None] = lambda: None
 
+    @property
+    def is_consumer(self) -> bool:
+        """Whether the leaders are those of another cluster, which owe nothing to this one."""
+        return self.broker_id < 0
+
 
 class FetchFailures:
     """The troubles of one fetcher."""
@@ -124,7 +129,7 @@ class FetchFailures:
         self._env = env
         self._states = states
         self._session = session
-        self._lost_sessions = EventStreak()
+        self._lost_sessions, self._fruitless = EventStreak(), EventStreak()
         self._pauses = pauses(env.config.replica_fetch_backoff_ms)
         self._held_until_ms = 0
 
@@ -207,6 +212,14 @@ class FetchFailures:
             )
         self._states.pop(tp)
         self._env.failed[tp] = error
+
+    def pause_after_nothing(self) -> None:
+        """Pause if a leader that was to wait for records answers at once again and again, and
+        without any: else nothing paces us but its answers (X-179).
+        """
+        turns = self._extend(self._fruitless) - FREE_TURNS
+        if turns > 0:
+            self.delay(self._states, self._pause_ms(turns))
 
     def delay(self, states: Iterable[FetchState], backoff_ms: int | None = None) -> None:
         """Leave these partitions alone for ``replica.fetch.backoff.ms`` (R-128)."""

@@ -34,7 +34,7 @@ class Replaced(NamedTuple):
     new_id: uuid.UUID
 
 
-class Wanted(NamedTuple):
+class WantedPartition(NamedTuple):
     """A log to have, and whom to follow; `NO_LEADER` for nobody at present."""
 
     tp: TopicPartition
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     leader_epoch: int
 
 
-class Plan(NamedTuple):
+class MirrorPlan(NamedTuple):
     """In this order: logs are set aside, then made, then followed.
 
     Attributes:
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     """
 
     replaced: tuple[Replaced, ...] = ()
-    wanted: tuple[Wanted, ...] = ()
+    wanted: tuple[WantedPartition, ...] = ()
     pause: tuple[TopicPartition, ...] = ()
     gone: tuple[str, ...] = ()
     doubted: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def decide(
     local: Mapping[TopicPartition, LocalPartition],
     is_chosen: Callable[[str], bool],
     former_ids: Collection[uuid.UUID] = (),
-) -> Plan:
+) -> MirrorPlan:
     """
     Args:
         local: all logs here.
@@ -72,7 +72,7 @@ def decide(
             name: an answer that has such an id is from a broker behind the others.
     """
     replaced: list[Replaced] = []
-    wanted: list[Wanted] = []
+    wanted: list[WantedPartition] = []
     pause: list[TopicPartition] = []
     doubted: list[str] = []
     here: dict[str, dict[int, LocalPartition]] = {}
@@ -93,11 +93,11 @@ def decide(
             tp, before = TopicPartition(name, number), kept.get(number)
             if leader.leader_id == NO_LEADER:
                 if before is None:
-                    wanted.append(Wanted(tp, topic.topic_id, *leader))
+                    wanted.append(WantedPartition(tp, topic.topic_id, *leader))
                 elif before.leader_id != NO_LEADER:
                     pause.append(tp)
             elif before is None or before.may_retry or _is_new(before, leader.leader_epoch):
-                wanted.append(Wanted(tp, topic.topic_id, *leader))
+                wanted.append(WantedPartition(tp, topic.topic_id, *leader))
     lost = [name for name in here if is_chosen(name) and name not in view.topics]
     for name in lost:
         pause += [
@@ -105,7 +105,7 @@ def decide(
             for number, lost_one in here[name].items()
             if lost_one.leader_id != NO_LEADER
         ]
-    return Plan(tuple(replaced), tuple(wanted), tuple(pause), tuple(lost), tuple(doubted))
+    return MirrorPlan(tuple(replaced), tuple(wanted), tuple(pause), tuple(lost), tuple(doubted))
 
 
 def _replaced(name: str, topic: SourceTopic, known: Mapping[int, LocalPartition]) -> list[Replaced]:
@@ -129,4 +129,4 @@ def _is_new(own: LocalPartition, leader_epoch: int) -> bool:
     return leader_epoch > own.leader_epoch
 
 
-__all__ = ["LocalPartition", "Plan", "Replaced", "Wanted", "decide"]
+__all__ = ["LocalPartition", "MirrorPlan", "Replaced", "WantedPartition", "decide"]

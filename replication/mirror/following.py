@@ -27,11 +27,11 @@ from replication.common.transport import Transport
 from replication.decisions.truncation import CONSUMER_RULE
 from replication.fetcher import FetcherManager, InitialFetchState
 from replication.fetcher.fetch_failures import FetcherContext
-from replication.mirror.decisions import LocalPartition, Plan, Replaced, Wanted
+from replication.mirror.decisions import LocalPartition, MirrorPlan, Replaced, WantedPartition
 from replication.mirror.errors import SourceContradictsError
 from replication.mirror.follower import MirrorFollower
 from replication.mirror.report import MirrorEventKind, MirrorReport
-from replication.mirror.status import PartitionState, PartitionStatus
+from replication.mirror.status import MirroredStatus, PartitionState
 from replication.partition import Partition, PartitionContext, finish_changes
 
 logger = get_logger(__name__)
@@ -180,7 +180,7 @@ class Following:
         snapshot = log.core.snapshot
         return min(snapshot.high_watermark, snapshot.log_end_offset) >= end
 
-    def status(self) -> dict[TopicPartition, PartitionStatus]:
+    def status(self) -> dict[TopicPartition, MirroredStatus]:
         """How far each partition is."""
         with self._lock:
             leaders, gone = dict(self._leaders), self._gone
@@ -191,14 +191,14 @@ class Following:
 
     def _status_of(
         self, tp: TopicPartition, log: PartitionLog, is_led: bool, is_gone: bool
-    ) -> PartitionStatus:
+    ) -> MirroredStatus:
         partition, snapshot = self._partitions.get(tp), log.core.snapshot
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
         error = self._failed.get(tp)
         if partition is None:
             state = PartitionState.WAITING if error is None else PartitionState.FAILED
             state = PartitionState.GONE if is_gone else state
-            return PartitionStatus(state, start, end, reason="" if error is None else str(error))
+            return MirroredStatus(state, start, end, reason="" if error is None else str(error))
         follower = partition.follower
         known = follower.source_high_watermark
         refused = self._report.open_reason(MirrorEventKind.REFUSED, tp)
@@ -213,7 +213,7 @@ class Following:
         else:
             state = PartitionState.CAUGHT_UP if end >= known else PartitionState.BEHIND
         reason = refused if error is None else str(error)
-        return PartitionStatus(
+        return MirroredStatus(
             state,
             start,
             end,
@@ -227,7 +227,7 @@ class Following:
 
     def apply(
         self,
-        plan: Plan,
+        plan: MirrorPlan,
         configs: Mapping[str, Mapping[str, str]],
         forget_id: Callable[[uuid.UUID], None],
     ) -> None:
@@ -288,8 +288,8 @@ class Following:
         return self._log_manager.topic_config(topic).to_properties() if found is None else found
 
     def _make_logs(
-        self, wanted: Iterable[Wanted], configs: Mapping[str, Mapping[str, str]]
-    ) -> list[Wanted]:
+        self, wanted: Iterable[WantedPartition], configs: Mapping[str, Mapping[str, str]]
+    ) -> list[WantedPartition]:
         """Open or create the logs; those that are there."""
         asked = {each.tp: each for each in wanted}
         made = self._log_manager.get_or_create_all(
@@ -311,8 +311,10 @@ class Following:
         self._failed[tp] = error
         self._report_failure(tp, error)
 
-    def _follow(self, wanted: Iterable[Wanted], configs: Mapping[str, Mapping[str, str]]) -> None:
-        begun: dict[TopicPartition, Wanted] = {}
+    def _follow(
+        self, wanted: Iterable[WantedPartition], configs: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        begun: dict[TopicPartition, WantedPartition] = {}
         for each in wanted:
             tp = each.tp
             partition = self._partitions.get(tp) or self._new_partition(tp)

@@ -10,7 +10,7 @@ from checkpoints.types import TopicPartition
 from replication.broker.metrics import Sample
 from replication.mirror.continuous_backup import BackupStatus
 from replication.mirror.report import MirrorEventKind
-from replication.mirror.status import MirrorStatus, PartitionState, PartitionStatus
+from replication.mirror.status import MirroredStatus, MirrorStatus, PartitionState
 
 SILENT_MS = 60_000
 """A source that has not answered for so long is not healthy."""
@@ -90,7 +90,7 @@ def state(view: MirrorView) -> dict[str, Any]:
     }
 
 
-def _partition(tp: TopicPartition, each: PartitionStatus) -> dict[str, Any]:
+def _partition(tp: TopicPartition, each: MirroredStatus) -> dict[str, Any]:
     return {
         "topic": tp.topic,
         "partition": tp.partition,
@@ -130,7 +130,7 @@ def samples(view: MirrorView) -> Iterator[Sample]:
             yield Sample("seconds_since_backup", backup.completed_ms_ago / 1000)
 
 
-def _lags(partitions: Mapping[TopicPartition, PartitionStatus]) -> Iterator[Sample]:
+def _lags(partitions: Mapping[TopicPartition, MirroredStatus]) -> Iterator[Sample]:
     rows = sorted(partitions.items())
     topics = [(topic, [*own]) for topic, own in groupby(rows, key=lambda row: row[0].topic)]
     if len(topics) <= PARTITIONS_MAX:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -152,10 +153,10 @@ def test_the_log_start_follows_the_source_or_stays(kafka: ServedCluster, keep: b
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_what_the_source_deleted_before_is_reported(kafka: ServedCluster, keep: bool) -> None:
-    """The range that nobody can mirror any more is named; what is here goes or stays."""
+    """The range that nobody can mirror any more is named; what is here goes or stays (X-175)."""
     tp, storage = topic(kafka), MemoryStorage()
     write(kafka, tp, b"a", b"b")
-    options = {"topics": (tp.topic,), "keep_deleted": keep}
+    options: dict[str, Any] = {"topics": (tp.topic,), "keep_deleted": keep}
     with mirror_of(kafka, storage, **options) as mirror:
         mirror.start()
         caught_up(mirror)

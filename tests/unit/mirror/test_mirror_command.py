@@ -111,6 +111,28 @@ def test_what_the_source_deleted_first_is_a_finding(
     check(logstore_kafka, tmp_path / "mirror")
 
 
+def test_a_backup_beside_it(logstore_kafka: ServedCluster, tmp_path: Path) -> None:
+    """Once it has ended, the store has all that the mirror has."""
+    logstore_kafka.create_topic("orders")
+    logstore_kafka.produce("orders", b"one")
+    once(logstore_kafka, tmp_path / "mirror", "--backup", str(tmp_path / "store"))
+    logstore_kafka.produce("orders", b"two")
+    once(logstore_kafka, tmp_path / "mirror", "--backup", str(tmp_path / "store"))
+    logstore("restore", str(tmp_path / "store"), "--to", str(tmp_path / "back"))
+    assert "1 of 1 partitions compared, 2 offsets" in check(logstore_kafka, tmp_path / "back")
+
+
+def test_a_store_that_refuses_is_an_error_of_one_run(
+    logstore_kafka: ServedCluster, tmp_path: Path
+) -> None:
+    logstore_kafka.create_topic("orders")
+    logstore_kafka.produce("orders", b"one")
+    (tmp_path / "store").write_text("no directory")
+    told = once(logstore_kafka, tmp_path / "mirror", "--backup", str(tmp_path / "store"), code=2)
+    assert "no backup: " in told.stderr
+    assert "1 offsets" in check(logstore_kafka, tmp_path / "mirror")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_ends_it_cleanly(
     number: signal.Signals, code: int, logstore_kafka: ServedCluster, tmp_path: Path

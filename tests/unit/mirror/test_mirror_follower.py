@@ -10,6 +10,8 @@ from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     EpochEndOffset,
     FetchRequest,
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartitionResponse,
@@ -60,6 +62,7 @@ class TestHowItAsks:
         stage.assert_equal_logs()
 
     def test_it_waits_while_a_quota_is_exceeded(self) -> None:
+        """The source would not read what comes before (X-176)."""
         stage = following((1, 0), epoch=1)
         stage.exchange()
         stage.reply(fetched(high_watermark=1, log_start_offset=0)._replace(throttle_time_ms=7000))
@@ -126,11 +129,10 @@ class TestCuts:
 
     def test_an_end_below_ours_cuts_nothing(self) -> None:
         """A high watermark may be behind for a moment, and epochs say what differs."""
-        stage = following((4, 1), epoch=1)
+        stage = following((4, 1), epoch=2)
         stage.exchange()
         stage.reply(fetched(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
-        stage.leader.log().replica.update_high_watermark(2)
-        stage.exchange()
+        stage.reply(ListOffsetsResponse((ListOffsetsPartitionResponse(TP, offset=2),)))
         assert stage.end == 4
         assert isinstance(stage.failure, SourceContradictsError)
 
