@@ -17,7 +17,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
 from replication import ServedCluster
-from replication.mirror import MirrorStatus, PartitionState, PartitionStatus
+from replication.mirror import MirroredStatus, MirrorStatus, PartitionState
 from replication.mirror.continuous_backup import BackupStatus, ContinuousBackup
 from replication.mirror.observing import PARTITIONS_MAX, MirrorView, problems, samples, summary
 from tests.support.commands import argv_of, logstore
@@ -202,12 +202,12 @@ def test_http_for_others_takes_a_word(logstore_kafka: ServedCluster, tmp_path: P
 # -- pure functions --------------------------------------------------------------------------------
 
 
-def status(partitions: Mapping[TopicPartition, PartitionStatus] = {}, **fields: Any) -> MirrorView:
+def status(partitions: Mapping[TopicPartition, MirroredStatus] = {}, **fields: Any) -> MirrorView:
     return MirrorView(MirrorStatus("c", partitions, **{"answered_ms_ago": 10, **fields}))
 
 
-def part(state: PartitionState = PartitionState.CAUGHT_UP, lag: int = 0) -> PartitionStatus:
-    return PartitionStatus(state, 0, 10, 10 + lag, reason="why")
+def part(state: PartitionState = PartitionState.CAUGHT_UP, lag: int = 0) -> MirroredStatus:
+    return MirroredStatus(state, 0, 10, 10 + lag, reason="why")
 
 
 @pytest.mark.parametrize(
