@@ -95,8 +95,9 @@ class FetcherContext:
     or whose log was truncated or reset. ``finish_changes`` is called before the leader learns the
     ends of changed logs: it lowers checkpoints of truncated ones, and syncs what must not wait.
     ``failed`` has the partitions that are not fetched until they are added again, and why.
-    ``on_stale_metadata`` is called, under a fetcher's lock, when a leader cannot be reached or does
-    not lead: no controller tells a client where to fetch from.
+    ``on_refused`` is called, under a fetcher's lock, with a partition that its leader refuses and
+    why, and with no partition if the leader does not answer: no controller tells a client where to
+    fetch from.
     """
 
     broker_id: int
@@ -110,7 +111,12 @@ class FetcherContext:
     finish_changes: Callable[[list[TopicPartition]], None]
     quota: ReplicationQuota | None = None
     failed: dict[TopicPartition, Exception] = field(default_factory=dict)
-    on_stale_metadata: Callable[[], None] = lambda: None
+    on_refused: Callable[[TopicPartition | None, ErrorCode], None] = lambda tp, code: None
+
+    @property
+    def is_consumer(self) -> bool:
+        """Whether the leaders are those of another cluster, which owe nothing to this one."""
+        return self.broker_id < 0
 
 
 class FetchFailures:
@@ -124,7 +130,7 @@ class FetchFailures:
         self._env = env
         self._states = states
         self._session = session
-        self._lost_sessions = EventStreak()
+        self._lost_sessions, self._fruitless = EventStreak(), EventStreak()
         self._pauses = pauses(env.config.replica_fetch_backoff_ms)
         self._held_until_ms = 0
 
@@ -162,6 +168,7 @@ class FetchFailures:
 
     def refused(self, state: FetchState, code: ErrorCode) -> None:
         """React to an error of the leader for a request under the state's epoch."""
+        self._env.on_refused(state.tp, code)
         match REACTIONS[code]:
             case FetchReaction.RESET:
                 state.begin_reset()
@@ -169,9 +176,7 @@ class FetchFailures:
                 self.pause_in_a_circle(state)
             case FetchReaction.SOON:
                 self.delay([state], self._pause_ms(self._extend(state.refused)))
-                self._env.on_stale_metadata()
             case FetchReaction.FAIL:
-                self._env.on_stale_metadata()
                 error = error_for(code, f"{state.tp}: epoch {state.leader_epoch}")
                 self.fail(state.tp, error)
             case FetchReaction.APPLY | FetchReaction.LATER | FetchReaction.NEW_SESSION:
@@ -207,6 +212,14 @@ class FetchFailures:
             )
         self._states.pop(tp)
         self._env.failed[tp] = error
+
+    def pause_after_nothing(self) -> None:
+        """Pause if a leader that was to wait for records answers at once again and again, and
+        without any: else nothing paces us but its answers (X-179).
+        """
+        turns = self._extend(self._fruitless) - FREE_TURNS
+        if turns > 0:
+            self.delay(self._states, self._pause_ms(turns))
 
     def delay(self, states: Iterable[FetchState], backoff_ms: int | None = None) -> None:
         """Leave these partitions alone for ``replica.fetch.backoff.ms`` (R-128)."""

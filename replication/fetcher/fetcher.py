@@ -91,6 +91,7 @@ class Fetcher:
         self._closed = False
         self._awaited: Request | None = None  # the request in flight
         self._timer: Cancellable | None = None
+        self._fetched_ms = 0  # when the last fetch was sent
         self._request_rate = SampledRate(samples=12, window_ms=5000)
 
     # -- partitions ----------------------------------------------------------------------------
@@ -237,7 +238,7 @@ class Fetcher:
                 if isinstance(request, FetchRequest):
                     self._session.reset()  # the leader may have received it
                 self._failures.delay(self._states)  # all of them (R-127)
-                self._env.on_stale_metadata()
+                self._env.on_refused(None, ErrorCode.NETWORK_EXCEPTION)
             else:
                 moved = apply(response)
         if moved:
@@ -334,7 +335,8 @@ class Fetcher:
             topic_names=asked.names,
         )
         self.requests += 1
-        self._request_rate.record(1, self._env.runtime.now_ms())
+        self._fetched_ms = self._env.runtime.now_ms()
+        self._request_rate.record(1, self._fetched_ms)
         return request, partial(self._on_fetched, turn, asked)
 
     def _on_fetched(
@@ -349,6 +351,8 @@ class Fetcher:
             self._failures.hold(response.throttle_time_ms)
         if response.error_code:
             if REACTIONS[response.error_code] is not FetchReaction.NEW_SESSION:
+                for each in self._states:
+                    self._env.on_refused(each.tp, response.error_code)
                 self._failures.delay(self._states)
             else:
                 self._failures.pause_between_sessions(outcome)
@@ -359,6 +363,7 @@ class Fetcher:
         diverging: list[tuple[FetchState, EpochEndOffset, int]] = []
         fetching, on_fetch = turn.fetching, self._env.rule.on_fetch
         applied: set[TopicPartition] = set()
+        had_trouble, bytes_before = False, self.bytes
         for part in response.partitions:
             state = fetching.get(part.tp)
             if state is None or part.tp in applied or _is_of_another_topic(part, state):
@@ -367,6 +372,7 @@ class Fetcher:
             if not self._is_current(state, part):
                 continue
             if part.error_code:
+                had_trouble = True
                 self._failures.refused(state, part.error_code)
             elif on_fetch and part.diverging_epoch is not None:
                 diverging.append((state, part.diverging_epoch, part.log_start_offset))
@@ -375,6 +381,7 @@ class Fetcher:
                     if self._append(state, part):
                         moved.append(state.tp)
                 except Exception as error:
+                    had_trouble = True
                     self._failures.not_applied(state, error)
         for state, answer, log_start in diverging:  # after everything else (R-120)
             if self._states.holds(state):
@@ -382,7 +389,15 @@ class Fetcher:
                 moved.append(state.tp)
         if diverging:
             self._states.group_by_topic()
+        if not (moved or had_trouble or self.bytes > bytes_before):
+            self._pace()
         return moved
+
+    def _pace(self) -> None:
+        """React to an answer without anything: it should have taken its time."""
+        waited_ms = self._env.runtime.now_ms() - self._fetched_ms
+        if self._env.is_consumer and waited_ms * 2 < self._env.config.replica_fetch_wait_max_ms:
+            self._failures.pause_after_nothing()
 
     def _is_current(self, state: FetchState, part: FetchPartitionResponse) -> bool:
         """Whether the partition is unchanged since the request was sent (R-117, W-202)."""

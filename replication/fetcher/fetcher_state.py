@@ -177,7 +177,9 @@ class FetchState:
             raise OffsetMismatchError(f"{self.tp}: fetched from {self.offset}, ends at {log_end}")
         size, first = 0, self.lag is None
         if part.records:
-            info = partition.follower.append(part.batches, epoch, part.log_start_offset)
+            info = partition.follower.append(
+                part.batches, epoch, part.log_start_offset, part.high_watermark
+            )
             size = info.size
             if size:
                 self.leaves_gap = False

@@ -34,7 +34,7 @@ class Replaced(NamedTuple):
     new_id: uuid.UUID
 
 
-class Wanted(NamedTuple):
+class WantedPartition(NamedTuple):
     """A log to have, and whom to follow; `NO_LEADER` for nobody at present."""
 
     tp: TopicPartition
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     leader_epoch: int
 
 
-class Plan(NamedTuple):
+class MirrorPlan(NamedTuple):
     """In this order: logs are set aside, then made, then followed.
 
     Attributes:
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     """
 
     replaced: tuple[Replaced, ...] = ()
-    wanted: tuple[Wanted, ...] = ()
+    wanted: tuple[WantedPartition, ...] = ()
     pause: tuple[TopicPartition, ...] = ()
     gone: tuple[str, ...] = ()
     doubted: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def decide(
     local: Mapping[TopicPartition, LocalPartition],
     is_chosen: Callable[[str], bool],
     former_ids: Collection[uuid.UUID] = (),
-) -> Plan:
+) -> MirrorPlan:
     """
     Args:
         local: all logs here.
@@ -72,7 +72,7 @@ def decide(
             name: an answer that has such an id is from a broker behind the others.
     """
     replaced: list[Replaced] = []
-    wanted: list[Wanted] = []
+    wanted: list[WantedPartition] = []
     pause: list[TopicPartition] = []
     doubted: list[str] = []
     here: dict[str, dict[int, LocalPartition]] = {}
@@ -90,24 +90,23 @@ def decide(
         gone = {partition for each in old for partition in each.partitions}
         kept = {number: own for number, own in known.items() if number not in gone}
         for number, leader in sorted(topic.partitions.items()):
-            tp, own = TopicPartition(name, number), kept.get(number)
+            tp, before = TopicPartition(name, number), kept.get(number)
             if leader.leader_id == NO_LEADER:
-                if own is None:
-                    wanted.append(Wanted(tp, topic.topic_id, *leader))
-                elif own.leader_id != NO_LEADER:
+                if before is None:
+                    wanted.append(WantedPartition(tp, topic.topic_id, *leader))
+                elif before.leader_id != NO_LEADER:
                     pause.append(tp)
-            elif (
-                own is None or own.may_retry or _is_new(own, leader.leader_id, leader.leader_epoch)
-            ):
-                wanted.append(Wanted(tp, topic.topic_id, *leader))
-    lost = [name for name in here if is_chosen(name) and name not in view.topics]
+            elif before is None or before.may_retry or _is_new(before, leader.leader_epoch):
+                wanted.append(WantedPartition(tp, topic.topic_id, *leader))
+    shown = {*view.topics, *view.refused}
+    lost = [name for name in here if is_chosen(name) and name not in shown]
     for name in lost:
         pause += [
             TopicPartition(name, number)
             for number, lost_one in here[name].items()
             if lost_one.leader_id != NO_LEADER
         ]
-    return Plan(tuple(replaced), tuple(wanted), tuple(pause), tuple(lost), tuple(doubted))
+    return MirrorPlan(tuple(replaced), tuple(wanted), tuple(pause), tuple(lost), tuple(doubted))
 
 
 def _replaced(name: str, topic: SourceTopic, known: Mapping[int, LocalPartition]) -> list[Replaced]:
@@ -123,7 +122,7 @@ def _replaced(name: str, topic: SourceTopic, known: Mapping[int, LocalPartition]
     ]
 
 
-def _is_new(own: LocalPartition, leader_id: int, leader_epoch: int) -> bool:
+def _is_new(own: LocalPartition, leader_epoch: int) -> bool:
     """Whether to follow another leadership. An answer of an earlier one is from a broker that is
     behind the others."""
     if own.leader_id == NO_LEADER:
@@ -131,4 +130,4 @@ def _is_new(own: LocalPartition, leader_id: int, leader_epoch: int) -> bool:
     return leader_epoch > own.leader_epoch
 
 
-__all__ = ["LocalPartition", "Plan", "Replaced", "Wanted", "decide"]
+__all__ = ["LocalPartition", "MirrorPlan", "Replaced", "WantedPartition", "decide"]

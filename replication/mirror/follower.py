@@ -9,16 +9,20 @@ from contextlib import closing
 from itertools import count
 
 from checkpoints.types import TopicPartition
-from logstore.common.errors import CorruptDataError, RecordRejectedError
+from logstore.common.config import MAX_LONG
+from logstore.common.errors import CorruptDataError, InvalidRecordError, RecordRejectedError
 from logstore.common.types import Buffer
 from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, AppendInfo, scan_batches
 from logstore.log import PartitionLog
 from logstore.storage.base import Storage
+from replication.common.error_codes import ErrorCode
+from replication.mirror.belief import check_watermarks, committed
 from replication.mirror.errors import SourceContradictsError
 from replication.mirror.report import MirrorEventKind, MirrorReport
 from replication.partition import FollowerSide, Partition
 
 COPIED_AT_ONCE = 4 << 20  # bytes
+USELESS_MAX = 10
 _ROWS = 256
 _LAST = SCAN_COLUMNS.index("last_offset")
 
@@ -30,6 +34,7 @@ class MirrorFollower(FollowerSide):
         source_log_start: the same of the start of its log.
         received: bytes that were appended.
         cuts: how often records went.
+        refusal: why the leader does not answer, if it said so last.
     """
 
     def __init__(
@@ -43,6 +48,8 @@ class MirrorFollower(FollowerSide):
         super().__init__(partition)
         self.source_high_watermark = self.source_log_start = -1
         self.received = self.cuts = 0
+        self.refusal: ErrorCode | None = None
+        self._useless = 0  # answers in a row that have nothing committed
         self._report, self._storage = report, storage
         self._keep_deleted = keep_deleted
 
@@ -50,25 +57,55 @@ class MirrorFollower(FollowerSide):
     def tp(self) -> TopicPartition:
         return self._tp
 
-    def append(self, records: Buffer, leader_epoch: int, leader_log_start: int = -1) -> AppendInfo:
+    def append(
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        leader_log_start: int = -1,
+        leader_high_watermark: int = MAX_LONG,
+    ) -> AppendInfo:
+        """As of a broker, but only what the source has committed (X-178)."""
+        self._check_watermarks(leader_high_watermark, leader_log_start)
         try:
-            info = super().append(records, leader_epoch, leader_log_start)
+            believed = committed(records, leader_high_watermark)
+            # A log that has records never begins again because of a batch that does not fit.
+            is_empty = self._replica.log_start_offset == self._replica.log_end_offset
+            known_start = leader_log_start if is_empty else -1
+            info = super().append(believed, leader_epoch, known_start)
+            if not info.size:
+                self._check_useless(len(records), len(believed), leader_high_watermark)
         except RecordRejectedError as error:
-            end = self._replica.log_end_offset
-            self._report.add_once(MirrorEventKind.REFUSED, self._tp, str(error), end, end)
+            self._refuse(error)
             raise
         if info.size:
+            self._useless = 0
             self.received += info.size
-            self._report.over(MirrorEventKind.REFUSED, self._tp)
+            self._report.over(self._tp)
         return info
+
+    def _check_useless(self, size: int, believed: int, high_watermark: int) -> None:
+        """
+        Raises:
+            InvalidRecordError: the answer has no whole batch; or once more none that is committed,
+                which happens to an honest source, but not again and again.
+        """
+        if believed:
+            raise InvalidRecordError(f"the source sends {size} bytes, and no whole batch")
+        self._useless += 1
+        if self._useless > USELESS_MAX:
+            raise InvalidRecordError(
+                f"the source sends batches that are not below its high watermark {high_watermark}"
+            )
 
     def follow(self, leader_high_watermark: int, leader_log_start: int, leader_epoch: int) -> bool:
         """As of a broker. But the high watermark does not fall, as all records here were committed:
         that of a new leader may be behind for a moment. And a log start above our end is not taken
         over: if it is true, the source will refuse our offset."""
+        self._check_watermarks(leader_high_watermark, leader_log_start)
         with self._replica.lock:
             log = self._following(leader_epoch)
-            before = log.core.snapshot
+            before, is_first = log.core.snapshot, self.source_high_watermark < 0
+            self.refusal = None
             self.source_high_watermark = leader_high_watermark
             self.source_log_start = leader_log_start
             end = before.log_end_offset
@@ -77,12 +114,26 @@ class MirrorFollower(FollowerSide):
             start = min(leader_log_start, log.high_watermark)
             if not self._keep_deleted and start > before.log_start_offset:
                 log.replica.maybe_increment_log_start_offset(start)
+            if end >= leader_high_watermark:
+                self._report.over(self._tp)
             after = log.core.snapshot
             return (
-                after.high_watermark != before.high_watermark
+                is_first
+                or after.high_watermark != before.high_watermark
                 or after.log_start_offset != before.log_start_offset
                 or after.log_end_offset != before.log_end_offset
             )
+
+    def _check_watermarks(self, high_watermark: int, log_start: int) -> None:
+        try:
+            check_watermarks(high_watermark, log_start)
+        except RecordRejectedError as error:
+            self._refuse(error)
+            raise
+
+    def _refuse(self, error: RecordRejectedError) -> None:
+        end = self._replica.log_end_offset
+        self._report.add_once(MirrorEventKind.REFUSED, self._tp, str(error), end, end)
 
     # -- what makes a log shorter --------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from logstore.log import PartitionLog
 from logstore.manager import LogManager, WantedLog
 from logstore.storage.base import Storage
 from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     FencedLeaderEpochError,
     LogAheadError,
@@ -26,12 +27,12 @@ from replication.common.state import NO_LEADER, UNKNOWN_EPOCH, PartitionRegistra
 from replication.common.transport import Transport
 from replication.decisions.truncation import CONSUMER_RULE
 from replication.fetcher import FetcherManager, InitialFetchState
-from replication.fetcher.fetch_failures import FetcherContext
-from replication.mirror.decisions import LocalPartition, Plan, Replaced, Wanted
+from replication.fetcher.fetch_failures import REACTIONS, FetcherContext, FetchReaction
+from replication.mirror.decisions import LocalPartition, MirrorPlan, Replaced, WantedPartition
 from replication.mirror.errors import SourceContradictsError
 from replication.mirror.follower import MirrorFollower
 from replication.mirror.report import MirrorEventKind, MirrorReport
-from replication.mirror.status import PartitionState, PartitionStatus
+from replication.mirror.status import MirroredStatus, PartitionState
 from replication.partition import Partition, PartitionContext, finish_changes
 
 logger = get_logger(__name__)
@@ -68,7 +69,7 @@ class Following:
 
     Args:
         on_progress: called, without a lock, with partitions that went on.
-        on_stale_metadata: as of `FetcherContext`.
+        on_stale_metadata: called, under a fetcher's lock, when a leader is not where it was.
     """
 
     def __init__(
@@ -114,9 +115,10 @@ class Following:
                 partial(finish_changes, log_manager),
                 quota,
                 self._failed,
-                on_stale_metadata,
+                self._on_refused,
             )
         )
+        self._on_stale_metadata = on_stale_metadata
         self._partitions: dict[TopicPartition, MirroredPartition] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
         self._gone: frozenset[str] = frozenset()
@@ -136,6 +138,15 @@ class Following:
         """Follow nobody. On return nothing is appended any more."""
         self._fetchers.close()
 
+    def _on_refused(self, tp: TopicPartition | None, code: ErrorCode) -> None:
+        """Under a fetcher's lock."""
+        if tp is None or REACTIONS[code] in (FetchReaction.SOON, FetchReaction.FAIL):
+            self._on_stale_metadata()
+        elif REACTIONS[code] is FetchReaction.LATER:
+            partition = self._partitions.get(tp)
+            if partition is not None:
+                partition.follower.refusal = code
+
     # -- what is here --------------------------------------------------------------------------
 
     @property
@@ -153,6 +164,8 @@ class Following:
         failed = dict(self._failed)
         for tp, error in failed.items():
             self._report_failure(tp, error)
+        for topic, code in self._refusals().items():
+            self._report.add_once(MirrorEventKind.FAILED, topic, f"the source says {code.name}")
         with self._lock:
             leaders = dict(self._leaders)
         found = {}
@@ -161,6 +174,14 @@ class Following:
             again = tp in failed and (retry or isinstance(failed[tp], FencedLeaderEpochError))
             found[tp] = LocalPartition(log.topic_id, leader_id, epoch, again)
         return found
+
+    def _refusals(self) -> dict[str, ErrorCode]:
+        """One answer for all partitions of a topic: without rights these are many."""
+        return {
+            tp.topic: partition.follower.refusal
+            for tp, partition in [*self._partitions.items()]
+            if partition.follower.refusal is not None
+        }
 
     def _report_failure(self, tp: TopicPartition, error: Exception) -> None:
         if isinstance(error, LogAheadError):
@@ -171,7 +192,16 @@ class Following:
             kind = MirrorEventKind.FAILED
         self._report.add_once(kind, tp, str(error))
 
-    def status(self) -> dict[TopicPartition, PartitionStatus]:
+    def has_reached(self, tp: TopicPartition, end: int) -> bool:
+        """Whether all below ``end`` is here, and the source has answered in this run that it is."""
+        partition = self._partitions.get(tp)
+        log = None if partition is None else partition.log
+        if partition is None or log is None or partition.follower.source_high_watermark < 0:
+            return False
+        snapshot = log.core.snapshot
+        return min(snapshot.high_watermark, snapshot.log_end_offset) >= end
+
+    def status(self) -> dict[TopicPartition, MirroredStatus]:
         """How far each partition is."""
         with self._lock:
             leaders, gone = dict(self._leaders), self._gone
@@ -182,18 +212,20 @@ class Following:
 
     def _status_of(
         self, tp: TopicPartition, log: PartitionLog, is_led: bool, is_gone: bool
-    ) -> PartitionStatus:
+    ) -> MirroredStatus:
         partition, snapshot = self._partitions.get(tp), log.core.snapshot
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
+        error = self._failed.get(tp)
         if partition is None:
-            state = PartitionState.GONE if is_gone else PartitionState.WAITING
-            return PartitionStatus(state, start, end)
-        follower, error = partition.follower, self._failed.get(tp)
+            state = PartitionState.WAITING if error is None else PartitionState.FAILED
+            state = PartitionState.GONE if is_gone else state
+            return MirroredStatus(state, start, end, reason="" if error is None else str(error))
+        follower = partition.follower
         known = follower.source_high_watermark
         refused = self._report.open_reason(MirrorEventKind.REFUSED, tp)
         if is_gone:
             state = PartitionState.GONE
-        elif error is not None:
+        elif error is not None or follower.refusal is not None:
             state = PartitionState.FAILED
         elif refused:
             state = PartitionState.REFUSED
@@ -202,7 +234,9 @@ class Following:
         else:
             state = PartitionState.CAUGHT_UP if end >= known else PartitionState.BEHIND
         reason = refused if error is None else str(error)
-        return PartitionStatus(
+        if follower.refusal is not None:
+            reason = reason or f"the source says {follower.refusal.name}"
+        return MirroredStatus(
             state,
             start,
             end,
@@ -216,7 +250,7 @@ class Following:
 
     def apply(
         self,
-        plan: Plan,
+        plan: MirrorPlan,
         configs: Mapping[str, Mapping[str, str]],
         forget_id: Callable[[uuid.UUID], None],
     ) -> None:
@@ -277,8 +311,8 @@ class Following:
         return self._log_manager.topic_config(topic).to_properties() if found is None else found
 
     def _make_logs(
-        self, wanted: Iterable[Wanted], configs: Mapping[str, Mapping[str, str]]
-    ) -> list[Wanted]:
+        self, wanted: Iterable[WantedPartition], configs: Mapping[str, Mapping[str, str]]
+    ) -> list[WantedPartition]:
         """Open or create the logs; those that are there."""
         asked = {each.tp: each for each in wanted}
         made = self._log_manager.get_or_create_all(
@@ -300,8 +334,10 @@ class Following:
         self._failed[tp] = error
         self._report_failure(tp, error)
 
-    def _follow(self, wanted: Iterable[Wanted], configs: Mapping[str, Mapping[str, str]]) -> None:
-        begun: dict[TopicPartition, Wanted] = {}
+    def _follow(
+        self, wanted: Iterable[WantedPartition], configs: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        begun: dict[TopicPartition, WantedPartition] = {}
         for each in wanted:
             tp = each.tp
             partition = self._partitions.get(tp) or self._new_partition(tp)

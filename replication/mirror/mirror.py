@@ -27,7 +27,7 @@ from replication.mirror.errors import SourceUnreachableError
 from replication.mirror.following import Following
 from replication.mirror.identity import MirrorFile, MirrorIdentity, settle
 from replication.mirror.report import MirrorEventKind, MirrorReport
-from replication.mirror.source import Source, SourceView
+from replication.mirror.source import MirrorSource, SourceView
 from replication.mirror.status import MirrorStatus, PartitionState
 from replication.mirror.watch import Watch
 from replication.security.config import ClientProperties
@@ -145,7 +145,7 @@ class Mirror:
             on_progress=self._on_progress,
             on_stale_metadata=lambda: self._watch.hurry() if self._watch is not None else None,
         )
-        source = Source(transport, keys.request_timeout_ms)
+        source = MirrorSource(transport, keys.request_timeout_ms)
         watch = self._watch = Watch(
             runtime,
             source,
@@ -182,7 +182,7 @@ class Mirror:
                 answered.set()
 
             timeout_ms = self._access.config.request_timeout_ms
-            Source(transport, timeout_ms).ask_view(on_view)
+            MirrorSource(transport, timeout_ms).ask_view(on_view)
             answered.wait(timeout_ms * (1 + len(access.servers)) / 1000)
             view = found[0] if found else None
             reasons = transport.failures() if view is None else []
@@ -401,12 +401,9 @@ class Mirror:
 
     def _missing(self, tps: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those that have not reached the end that is known, or whose end is not known."""
-        logs = {} if self.log_manager is None else self.log_manager.logs
-        return {
-            tp
-            for tp in tps
-            if tp not in self._ends or tp not in logs or logs[tp].high_watermark < self._ends[tp]
-        }
+        following, ends = self._following, self._ends
+        assert following is not None
+        return {tp for tp in tps if tp not in ends or not following.has_reached(tp, ends[tp])}
 
     def _take_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         with self._changed:

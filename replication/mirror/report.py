@@ -173,12 +173,12 @@ class MirrorReport:
         found = self._open_events.get((kind, about))
         return "" if found is None else found.reason
 
-    def over(self, kind: MirrorEventKind, about: TopicPartition | str) -> bool:
-        """Note that what was reported once is over; whether there was anything."""
-        if not self._open_events:
-            return False
-        with self._lock:
-            return self._open_events.pop((kind, about), None) is not None
+    def over(self, about: TopicPartition) -> None:
+        """Note that a partition goes on: what was reported once may come again."""
+        if self._open_events:
+            with self._lock:
+                for kind in MirrorEventKind:
+                    self._open_events.pop((kind, about), None)
 
     def _opened(self) -> File:
         if self._file is None:

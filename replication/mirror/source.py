@@ -95,7 +95,7 @@ def known_config(values: Mapping[str, str | None]) -> dict[str, str]:
     return found
 
 
-class Source:
+class MirrorSource:
     """Asks brokers of the source. Callbacks come on the transport's thread, and must be short."""
 
     def __init__(self, transport: TcpTransport, timeout_ms: int) -> None:
@@ -185,4 +185,4 @@ def _on_ends(
     on_ends({part.tp: part.offset for part in parts if not part.error_code and part.offset >= 0})
 
 
-__all__ = ["Source", "SourceLeader", "SourceTopic", "SourceView", "known_config", "view_of"]
+__all__ = ["MirrorSource", "SourceLeader", "SourceTopic", "SourceView", "known_config", "view_of"]

@@ -19,7 +19,7 @@ class PartitionState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionStatus:
+class MirroredStatus:
     """
     Attributes:
         source_high_watermark: as the source said last; None before it did.
@@ -55,7 +55,7 @@ class MirrorStatus:
     """
 
     cluster_id: str
-    partitions: Mapping[TopicPartition, PartitionStatus] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, MirroredStatus] = field(default_factory=dict)
     answered_ms_ago: int | None = None
     unreachable: str = ""
     failure: str = ""
@@ -79,4 +79,4 @@ class MirrorStatus:
         return sum(each.state in states for each in self.partitions.values())
 
 
-__all__ = ["MirrorStatus", "PartitionState", "PartitionStatus"]
+__all__ = ["MirrorStatus", "MirroredStatus", "PartitionState"]

@@ -11,7 +11,7 @@ from logstore.common.errors import LogstoreError
 from replication.common.retrying import Backoff
 from replication.common.runtime import Cancellable, Runtime, Task
 from replication.mirror.config import MirrorConfig
-from replication.mirror.source import Source, SourceView
+from replication.mirror.source import MirrorSource, SourceView
 
 logger = get_logger(__name__)
 
@@ -36,7 +36,7 @@ class Watch:
     def __init__(
         self,
         runtime: Runtime,
-        source: Source,
+        source: MirrorSource,
         config: MirrorConfig,
         is_chosen: Callable[[str], bool],
         *,

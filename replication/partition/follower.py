@@ -62,11 +62,18 @@ class FollowerSide:
         """The end of an epoch in this replica's log (F-208)."""
         return EpochEndOffset(*self._replica.local_log().epochs.end_offset_for(epoch))
 
-    def append(self, records: Buffer, leader_epoch: int, leader_log_start: int = -1) -> AppendInfo:
+    def append(
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        leader_log_start: int = -1,
+        leader_high_watermark: int = MAX_LONG,
+    ) -> AppendInfo:
         """Append records that were fetched under ``leader_epoch`` (F-164, R-119).
 
         Args:
             leader_log_start: where the leader's log began when it answered; −1 if not known.
+            leader_high_watermark: of the same answer, for who does not take the leader's word.
 
         Raises:
             NotLeaderOrFollowerError: the role has changed; nothing was appended.
@@ -78,7 +85,7 @@ class FollowerSide:
         except LogMovedError:
             if not self._replica.has_moved(log):
                 raise
-            return self.append(records, leader_epoch, leader_log_start)
+            return self.append(records, leader_epoch, leader_log_start, leader_high_watermark)
         except UnexpectedAppendOffsetError as error:
             with self._replica.lock:
                 self._following(leader_epoch)

@@ -26,6 +26,7 @@ POM = KAFKA / "pom.xml"
 POM_3_9 = KAFKA / "clients-3.9.xml"  # whose controller still speaks to brokers by request
 BROKER_3_9 = KAFKA / "broker-3.9.xml"  # KRaft, and the last one with ZooKeeper
 BROKER_2_8 = KAFKA / "broker-2.8.xml"  # ZooKeeper
+BROKER_2_1 = KAFKA / "broker-2.1.xml"  # the oldest that newer clients speak to
 TIERED_4_3 = KAFKA / "tiered-4.3.xml"  # with a tier in a local directory
 JAVA_SOURCES = Path(__file__).resolve().parent / "java"
 

@@ -51,6 +51,7 @@ from tests.mutants import (  # noqa: F401
     interrupts,
     log,
     manager,
+    mirror,
     mutated,
     processes,
     replication,
@@ -65,6 +66,7 @@ from tests.mutants.scenarios import SCENARIOS
 from tests.support.until import patience
 from tests.unit.directory import test_tiered
 from tests.unit.log import test_chdir, test_forks
+from tests.unit.mirror import test_mirror_decisions, test_mirror_follower
 from tests.unit.replication import (
     test_controller_brokers,
     test_controller_states,
@@ -446,6 +448,35 @@ def _in_a_directory(test: Callable[[Path], None]) -> Test:
     return run
 
 
+_cuts, _asking = test_mirror_follower.TestCuts(), test_mirror_follower.TestHowItAsks()
+OF_MIRRORS: list[tuple[str, Test]] = [
+    (
+        "a-former-id-comes-back",
+        test_mirror_decisions.test_a_broker_behind_the_others_does_not_bring_an_id_back,
+    ),
+    ("a-high-watermark-cuts", _cuts.test_an_end_below_ours_cuts_nothing),
+    (
+        "a-high-watermark-may-fall",
+        test_mirror_follower.TestWatermarks().test_the_high_watermark_does_not_fall,
+    ),
+    (
+        "an-earlier-leadership-is-followed",
+        test_mirror_decisions.test_an_earlier_leadership_is_not_followed,
+    ),
+    (
+        "another-id-is-the-same-topic",
+        test_mirror_decisions.test_logs_of_another_id_are_set_aside,
+    ),
+    (
+        "one-answer-about-epochs-is-enough",
+        _asking.test_a_source_that_compares_at_no_fetch_is_asked_until_the_logs_meet,
+    ),
+    ("quotas-are-not-obeyed", _asking.test_it_waits_while_a_quota_is_exceeded),
+    ("records-of-this-leadership-are-cut", _cuts.test_records_of_this_leadership_are_not_cut),
+    ("the-first-fetch-comes-before-the-epochs", _asking.test_it_asks_as_a_consumer),
+    ("what-is-cut-is-not-kept", _cuts.test_an_unclean_election_cuts_what_stays_beside_the_log),
+]
+
 OF_TIERS: list[tuple[str, Test]] = [
     (name, _in_a_directory(test))
     for name, test in (
@@ -498,6 +529,7 @@ SEARCHES = {
     "processes": Search(_in_test, PROCESSES, tested=True),
     "controllers": Search(_in_test, CONTROLLERS, tested=True),
     "identity": Search(_in_test, OF_IDENTITY),
+    "mirror": Search(_in_test, OF_MIRRORS, tested=True),
     "tiers": Search(_in_test, OF_TIERS, tested=True),
     "scenarios": Search(
         _in_test,

@@ -23,12 +23,14 @@ from replication.admin.topics import describe_configs
 from replication.mirror.checking.local_batches import LocalExtent, extent_of, local_extent
 from replication.mirror.checking.partition_check import CheckedPartition, MirroredPartitionCheck
 from replication.mirror.checking.report import (
-    CheckReport,
     DifferenceKind,
+    MirrorCheckReport,
     PartitionComparison,
     UncomparedReason,
 )
 from replication.mirror.checking.source_batches import ReadPace, SourceBatches, SourceBounds
+from replication.mirror.config import MirrorConfig
+from replication.mirror.identity import MirrorFile
 
 CLEANUP_POLICY = "cleanup.policy"
 _COMPACT = "compact"
@@ -39,25 +41,25 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOptions:
+class MirrorCheckOptions:
     """
     Attributes:
-        wants: which topics, by name.
+        wants: which topics, by name; None: those that the directory mirrors, or all.
         bytes_per_s: at most so much is read from the source; None is no limit.
     """
 
-    wants: Callable[[str], bool] = lambda topic: True
+    wants: Callable[[str], bool] | None = None
     bytes_per_s: float | None = None
 
 
 def check(
     client: AdminClient,
     directory: str,
-    options: CheckOptions | None = None,
+    options: MirrorCheckOptions | None = None,
     *,
     progress: Progress | None = None,
     clock: Clock | None = None,
-) -> CheckReport:
+) -> MirrorCheckReport:
     """Compare each partition of a log directory with that of a running cluster, which may be in use
     on both sides. Nothing is written, and no lock is taken.
 
@@ -69,15 +71,16 @@ def check(
         WireError: no broker answers.
         OSError: the files cannot be read.
     """
-    options = options or CheckOptions()
-    layouts = list_partitions([directory], lambda topic, *_: options.wants(topic))
+    options = options or MirrorCheckOptions()
+    wants = options.wants or _mirrored(directory)
+    layouts = list_partitions([directory], lambda topic, *_: wants(topic))
     source = SourceBatches(client, ReadPace(options.bytes_per_s, clock))
     cluster_id, topics = source.topics()
     _refuse_another_cluster(directory, cluster_id)
-    report = CheckReport(cluster_id or "")
+    report = MirrorCheckReport(cluster_id or "")
     mine = {TopicPartition(each.topic, each.partition): each for each in layouts}
     extents, damaged = _extents(mine)
-    tps = sorted({*mine, *_partitions_of(topics, options.wants)})
+    tps = sorted({*mine, *_partitions_of(topics, wants)})
     compacted = _compacted(client, {tp.topic for tp in mine if tp.topic in topics}, mine)
     total = sum(sum(s.size for s in each.layout.segments) for each in extents.values())
     done = 0
@@ -105,6 +108,16 @@ def check(
             found = MirroredPartitionCheck(checked, source, known, on_bytes).run()
         report.partitions.append(found)
     return report
+
+
+def _mirrored(directory: str) -> Callable[[str], bool]:
+    """Which topics a mirror follows; all of any other directory."""
+    storage, path = open_storage(directory)
+    with suppress(MalformedCheckpointError, NotADirectoryError, ConfigError):
+        identity = MirrorFile.of(path, storage).read()
+        if identity is not None:
+            return MirrorConfig(topics=identity.topics).choice()
+    return lambda topic: True
 
 
 def _refuse_another_cluster(directory: str, cluster_id: str | None) -> None:

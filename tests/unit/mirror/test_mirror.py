@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from replication.server.serving import ServedCluster
 from tests.support.mirrors import (
     DIRECTORY,
     caught_up,
+    copy_directory,
     kinds,
     mirror_of,
     mirrored_bytes,
@@ -151,10 +153,10 @@ def test_the_log_start_follows_the_source_or_stays(kafka: ServedCluster, keep: b
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_what_the_source_deleted_before_is_reported(kafka: ServedCluster, keep: bool) -> None:
-    """The range that nobody can mirror any more is named; what is here goes or stays."""
+    """The range that nobody can mirror any more is named; what is here goes or stays (X-175)."""
     tp, storage = topic(kafka), MemoryStorage()
     write(kafka, tp, b"a", b"b")
-    options = {"topics": (tp.topic,), "keep_deleted": keep}
+    options: dict[str, Any] = {"topics": (tp.topic,), "keep_deleted": keep}
     with mirror_of(kafka, storage, **options) as mirror:
         mirror.start()
         caught_up(mirror)
@@ -224,3 +226,55 @@ def test_internal_topics_come_along(kafka: ServedCluster) -> None:
         caught_up(mirror)
         assert {each.topic for each in mirror.status.partitions} == {tp.topic}
         assert kinds(mirror.report) == []
+
+
+def test_a_copied_directory_is_gone_on_with(kafka: ServedCluster) -> None:
+    """Only what came after the copy goes over the wire (X-174)."""
+    tp, storage = topic(kafka), MemoryStorage()
+    write(kafka, tp, *[b"copied" * 100] * 50)
+    source = kafka.broker(0).replica_manager.log_manager
+    source.housekeeper.checkpoint_high_watermarks()
+    copy_directory(kafka, source.live_directories[0], storage, tp)
+    copied = len(source_bytes(kafka, tp))
+    write(kafka, tp, b"later")
+    with mirror_of(kafka, storage, topics=(tp.topic,), internal=False) as mirror:
+        mirror.start()
+        caught_up(mirror)
+        assert mirrored_bytes(mirror, tp) == source_bytes(kafka, tp)
+        assert mirror.status.partitions[tp].bytes == len(source_bytes(kafka, tp)) - copied
+        assert kinds(mirror.report) == []
+
+
+def test_a_copy_of_another_topic_is_refused(kafka: ServedCluster) -> None:
+    """Its logs belong to a topic of the same name that is deleted: nothing is changed."""
+    tp, storage = topic(kafka), MemoryStorage()
+    write(kafka, tp, b"former")
+    source = kafka.broker(0).replica_manager.log_manager
+    copy_directory(kafka, source.live_directories[0], storage, tp)
+    kafka.delete_topic(tp.topic)
+    kafka.create_topic(tp.topic)
+    mirror = mirror_of(kafka, storage, topics=(tp.topic,))
+    with mirror, pytest.raises(MirrorRefusedError, match="their ids differ"):
+        mirror.start()
+    assert MirrorFile.of(DIRECTORY, storage).read() is None
+
+
+def test_a_copy_from_another_cluster_is_refused(kafka: ServedCluster) -> None:
+    storage = MemoryStorage()
+    with served() as another:
+        tp = topic(another)
+        write(another, tp, b"of another")
+        source = another.broker(0).replica_manager.log_manager
+        copy_directory(another, source.live_directories[0], storage, tp)
+    mirror = mirror_of(kafka, storage)
+    with mirror, pytest.raises(MirrorRefusedError, match="belongs to the cluster"):
+        mirror.start()
+
+
+def test_logs_of_nobody_are_refused(kafka: ServedCluster) -> None:
+    tp, storage = topic(kafka), MemoryStorage()
+    source = kafka.broker(0).replica_manager.log_manager
+    copy_directory(kafka, source.live_directories[0], storage, tp)
+    storage.remove(f"{DIRECTORY}/meta.properties")
+    with mirror_of(kafka, storage) as mirror, pytest.raises(MirrorRefusedError, match="no meta"):
+        mirror.start()

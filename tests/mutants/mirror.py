@@ -1,0 +1,82 @@
+"""Broken mirrors: what they take for the source's, and what they destroy."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+from replication.decisions.truncation import TruncationRule
+from replication.fetcher.fetch_failures import FetchFailures
+from replication.fetcher.fetcher_state import FetchState
+from replication.mirror import decisions
+from replication.mirror.decisions import LocalPartition
+from replication.mirror.follower import MirrorFollower
+from replication.partition import FollowerSide
+from tests.mutants import MonkeyPatch, mutant
+
+
+@mutant()
+def what_is_cut_is_not_kept(patch: MonkeyPatch) -> None:
+    patch.setattr(MirrorFollower, "_keep_cut", lambda self, log, offset, end, epoch: None)
+
+
+@mutant()
+def records_of_this_leadership_are_cut(patch: MonkeyPatch) -> None:
+    """A source that contradicts itself is believed."""
+    patch.setattr(MirrorFollower, "truncate_to", FollowerSide.truncate_to)
+
+
+@mutant()
+def a_high_watermark_cuts(patch: MonkeyPatch) -> None:
+    """As a follower's, whose leader tells its log end."""
+    patch.setattr(MirrorFollower, "take_end", FollowerSide.take_end)
+
+
+@mutant()
+def a_high_watermark_may_fall(patch: MonkeyPatch) -> None:
+    patch.setattr(MirrorFollower, "follow", FollowerSide.follow)
+
+
+@mutant()
+def the_first_fetch_comes_before_the_epochs(patch: MonkeyPatch) -> None:
+    patch.setattr(TruncationRule, "begins_truncating", lambda self, latest_epoch: False)
+
+
+@mutant()
+def one_answer_about_epochs_is_enough(patch: MonkeyPatch) -> None:
+    """As if each source compared at a fetch as well."""
+    truncate = FetchState.truncate
+
+    def mutant(self: FetchState, cut: Any, rule: TruncationRule) -> bool:
+        return truncate(self, cut._replace(finished=True), rule)
+
+    patch.setattr(FetchState, "truncate", mutant)
+
+
+@mutant()
+def quotas_are_not_obeyed(patch: MonkeyPatch) -> None:
+    patch.setattr(FetchFailures, "hold", lambda self, throttle_ms: None)
+
+
+@mutant()
+def another_id_is_the_same_topic(patch: MonkeyPatch) -> None:
+    patch.setattr(decisions, "_replaced", lambda name, topic, known: [])
+
+
+@mutant()
+def a_former_id_comes_back(patch: MonkeyPatch) -> None:
+    decide = decisions.decide
+
+    def mutant(view: Any, local: Any, is_chosen: Any, former: Collection[uuid.UUID] = ()) -> Any:
+        return decide(view, local, is_chosen)
+
+    patch.setattr(decisions, "decide", mutant)
+
+
+@mutant()
+def an_earlier_leadership_is_followed(patch: MonkeyPatch) -> None:
+    def mutant(own: LocalPartition, leader_epoch: int) -> bool:
+        return leader_epoch != own.leader_epoch
+
+    patch.setattr(decisions, "_is_new", mutant)
