@@ -42,26 +42,26 @@ def written(what: ClusterImage) -> MemoryStorage:
     return storage
 
 
-def test_what_is_written_is_read_again():
+def test_what_is_written_is_read_again() -> None:
     """Also of more records than go into one batch."""
     for what in (image(), image(3, 1_000), ClusterImage({}, {}, 0, {}, 5, 5, ())):
         assert read_cluster_metadata("/d", written(what)) == what
 
 
-def test_a_snapshot_says_the_directories_and_the_features():
+def test_a_snapshot_says_the_directories_and_the_features() -> None:
     data = encode_snapshot(image(), {1: HERE}, 1_000)
     assert data.count(HERE.bytes) == 6
     for feature in FEATURES:
         assert feature.encode() in data
 
 
-def test_the_node_is_the_only_voter():
+def test_the_node_is_the_only_voter() -> None:
     storage = written(image())
     state = json.loads(storage.read_file(f"{metadata_dir('/d')}/quorum-state"))
     assert (state["currentVoters"], state["leaderId"]) == ([{"voterId": 1}], -1)
 
 
-def test_a_snapshot_that_is_cut_anywhere_is_not_believed():
+def test_a_snapshot_that_is_cut_anywhere_is_not_believed() -> None:
     storage = written(image())
     path = f"{metadata_dir('/d')}/{snapshot_name(9)}"
     data = storage.read_file(path)
