@@ -29,7 +29,7 @@ from logstore.directory.listing import (
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.broker_directories import broker_directories
-from logstore.storage.uri import join_uri, open_storage, shown
+from logstore.storage.uri import join_uri, log_directory, open_storage, shown
 
 WRITES = "logstore-writes"
 """The file that lists the writes of ``df.write`` to a log directory.
@@ -74,7 +74,8 @@ def list_partitions(
     found: dict[str, PartitionLayout] = {}
     brokers: set[str] = set()
     broker = broker.rstrip("/") or broker
-    for path in chain.from_iterable(map(_of_brokers, chain.from_iterable(map(_expand, paths)))):
+    named = map(log_directory, chain.from_iterable(map(_expand, paths)))
+    for path in chain.from_iterable(map(_of_brokers, named)):
         for layout in _Lister(path.rstrip("/") or path, wanted, broker, brokers).layouts():
             storage, local = open_storage(layout.uri)
             found.setdefault(storage.real_path(local), layout)  # the same path given twice
@@ -329,6 +330,7 @@ def _of_brokers(path: str) -> list[str]:
 def _step(base: str, component: str, path: str) -> list[str]:
     if not _is_pattern(component, path):
         return [join_uri(base, component)]
+    base = log_directory(base) if base else base
     storage, local = open_storage(base or ".")
     try:
         entries = storage.scan_dir(local)

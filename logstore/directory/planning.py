@@ -15,6 +15,8 @@ from logstore.directory.splits import HEADER, AbortedRange, FileProof, Spare, Sp
 from logstore.directory.transactions import overlapping
 from logstore.format.header import MAGIC
 from logstore.format.reader import MAX_OFFSET
+from logstore.storage.base import ShowsFiles
+from logstore.storage.uri import open_storage, shown_file
 
 _MAGIC_AT, _LAST_AT = 16, slice(23, 27)
 _OPEN_COST = 256 << 10  # the cost of opening a file and a window, in bytes read in that time
@@ -75,7 +77,8 @@ class _SegmentJob:
         if self.wanted.end < self.next_base:
             end = index.ceiling(self.wanted.end)
         cuts = [start, *index.boundaries(start, end, split_bytes), end]
-        is_last = self.next_base == MAX_OFFSET
+        # What a storage shows of others is whole, and does not grow.
+        is_last = self.next_base == MAX_OFFSET and not self._is_shown
         marks = self._marks(index, cuts) if is_last else []
         proof = index.proof(marks, may_grow=is_last)
         splits = [
@@ -89,6 +92,12 @@ class _SegmentJob:
             for split in splits
         ]
         return self._with_spares(bounded, marks[-1] if marks else None)
+
+    @property
+    def _is_shown(self) -> bool:
+        return isinstance(
+            open_storage(self.wanted.layout.place_of(self.segment.base_offset))[0], ShowsFiles
+        )
 
     def _marks(self, index: SegmentIndex, cuts: list[int]) -> list[int]:
         """Starts of batches that show whether a growing segment was cut and written again."""
@@ -137,6 +146,7 @@ class _SegmentJob:
             self.segment.base_offset - 1,
             self.next_base,
             layout.uri,
+            file=shown_file(layout.path_of(self.segment.base_offset)),
         )
 
 

@@ -33,7 +33,7 @@ from logstore.format.reader import MAX_OFFSET
 from logstore.storage.base import File
 from logstore.storage.identity import FileIdentity
 from logstore.storage.local import LocalStorage
-from logstore.storage.uri import open_storage, shown
+from logstore.storage.uri import open_storage, shown, shown_file
 
 _INDEX_SIZE_MAX = 64 << 20  # Kafka's own limit is 10 MiB
 _BATCH_SIZE_MAX = 16 << 20  # the entry of a larger batch does not count
@@ -101,12 +101,15 @@ class SegmentIndex:
             OSError: the medium refused.
         """
         listed = FileIdentity(-1, self.segment.file_size, self.segment.mtime_ms)
-        storage, _ = open_storage(self.path)
+        is_shown = bool(shown_file(self.path))
+        storage, _ = open_storage(shown_file(self.path) or self.path)
         if not isinstance(storage, LocalStorage):
             return FileProof(listed, may_grow=False)  # an object does not grow
         with closing(self.layout.open(self.segment.base_offset)) as file:
             proof = prove(file, storage, tuple(positions), may_grow)
         now = proof.file
+        if is_shown:  # with another time than the file's
+            listed = listed._replace(mtime_ms=now.mtime_ms)
         if now.size < listed.size or (not may_grow and now[1:] != listed[1:]):
             raise ListingOutdatedError(self.path)
         return replace(proof, file=now._replace(size=listed.size))

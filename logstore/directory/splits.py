@@ -122,11 +122,14 @@ class Split:
     log_uri: str = ""
     """The directory that stands for the whole log, of which a part may be in a tier."""
     spare: Spare | None = None
+    file: str = ""
+    """The ``.log``, where ``uri`` only shows it: whatever is shown there later, this is read."""
 
     @property
     def path(self) -> str:
         """The ``.log`` file, for messages."""
-        return shown(join_uri(self.uri, segment_file_name(self.segment_base, LOG_SUFFIX)))
+        name = segment_file_name(self.segment_base, LOG_SUFFIX)
+        return shown(self.file or join_uri(self.uri, name))
 
     @property
     def size(self) -> int:
@@ -218,6 +221,9 @@ def opened(split: Split, settings: ReadSettings) -> Iterator[OpenedSegment | Non
 
 def segment_uris(split: Split) -> Iterator[str]:
     """The names under which the segment may be found, in the order in which to try them."""
+    if split.file:
+        yield split.file
+        return
     for transition in _NAMES:
         name = filenames.segment_file_name(split.segment_base, LOG_SUFFIX, transition)
         yield join_uri(split.uri, name)
@@ -246,7 +252,7 @@ def _find(split: Split, settings: ReadSettings) -> tuple[OpenedSegment | None, s
 
 def _check_mounted(split: Split) -> None:
     """A mount point without its file system is an empty directory, which no log directory is."""
-    storage, directory = open_storage(split.uri)
+    storage, directory = open_storage(os.path.dirname(split.file) or split.uri)
     above = os.path.dirname(directory)
     try:
         entries = storage.scan_dir(above)

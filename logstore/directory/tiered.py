@@ -25,7 +25,7 @@ from logstore.directory.planning import OffsetRange, plan_splits
 from logstore.directory.segment_index import SegmentIndex, log_end_offset, segment_of
 from logstore.directory.splits import HEADER, ReadSettings, Spare, Split, lost
 from logstore.directory.windows import BatchTable
-from logstore.storage.uri import join_uri, open_storage, shown
+from logstore.storage.uri import join_uri, open_storage, shown, unpinned
 
 Epochs: TypeAlias = tuple[tuple[int, int], ...]
 """Leader epochs, each with its first offset, ascending."""
@@ -230,7 +230,7 @@ def in_tier(split: Split, spare: Spare, settings: ReadSettings) -> list[Split]:
         DataLossError: the tier does not have the same batches.
         OSError: the medium refused.
     """
-    for look in (_layout_in_tier, _layout_in_tier_now):
+    for look in (_layout_in_tier, _seen_last, _layout_in_tier_now):
         layout = look(spare.uri)
         reason = _missing(layout, spare)
         if layout is not None and not reason:
@@ -263,15 +263,27 @@ def _base(header: bytes) -> int:
     return int.from_bytes(header[:8], "big")
 
 
-@lru_cache(maxsize=64)  # when retention takes one segment of a query, it often takes many
+@lru_cache(maxsize=64)
 def _layout_in_tier(uri: str) -> PartitionLayout | None:
     return next(iter(list_partitions([uri])), None)
 
 
+_latest: dict[str, PartitionLayout | None] = {}
+"""The last look at partitions of tiers. When retention takes one segment, it often takes many."""
+_LATEST_MAX = 256
+
+
+def _seen_last(uri: str) -> PartitionLayout | None:
+    return _latest.get(uri)
+
+
 def _layout_in_tier_now(uri: str) -> PartitionLayout | None:
-    """The listing as it is now, for what was put since."""
-    _layout_in_tier.cache_clear()
-    return _layout_in_tier(uri)
+    """The listing as it is now, for what was put since the query was planned."""
+    found = next(iter(list_partitions([unpinned(uri)])), None)
+    if len(_latest) >= _LATEST_MAX:
+        _latest.clear()
+    _latest[uri] = found
+    return found
 
 
 __all__ = ["epochs_of", "in_tier", "join", "joined", "leader_epochs", "parted", "tier_end"]

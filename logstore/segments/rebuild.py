@@ -6,7 +6,10 @@ Recovery uses this, and so does a running log that truncates or finds a misleadi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
 
+from logstore.common.config import LogConfig
 from logstore.common.errors import CorruptBatchError
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.index_entry import AbortedTxn
@@ -21,6 +24,7 @@ from logstore.kernels import (
 from logstore.segments.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
 from logstore.segments.segment import Segment
 from logstore.segments.segment_view import WINDOW
+from logstore.storage.base import File
 
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
@@ -43,6 +47,36 @@ _REPLAYED = [
 ]
 
 
+class AbortedTxns(Protocol):
+    """Takes aborted transactions, as a transaction index does."""
+
+    def append(self, *txns: AbortedTxn) -> None: ...
+
+
+class ScannedLog(Protocol):
+    """What a scan needs of a segment: its ``.log``, and where aborted transactions go."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def config(self) -> LogConfig: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def log(self) -> File: ...
+
+    @property
+    def log_path(self) -> str: ...
+
+    @property
+    def txn_index(self) -> AbortedTxns: ...
+
+    def view(self, position: int, size: int) -> AbstractContextManager[memoryview]: ...
+
+
 def rebuild_indexes(segment: Segment) -> None:
     """Write both sparse indexes again from the ``.log``, which stays untouched (I-15).
 
@@ -53,7 +87,7 @@ def rebuild_indexes(segment: Segment) -> None:
 
 
 def scan_segment(
-    segment: Segment,
+    segment: ScannedLog,
     *,
     base_offset: int = -1,
     start: int = 0,
@@ -96,7 +130,7 @@ def scan_segment(
     return scan
 
 
-def _replay(segment: Segment, scan: RecoveryScan, producers: ProducerStateManager) -> None:
+def _replay(segment: ScannedLog, scan: RecoveryScan, producers: ProducerStateManager) -> None:
     for row in scan.take_producer_batches():
         producer_id, epoch, sequence, delta, base, stamp, attributes, position, size, count = row
         if producer_id >= 0:
@@ -105,7 +139,7 @@ def _replay(segment: Segment, scan: RecoveryScan, producers: ProducerStateManage
             apply_batch(producers, _batch(segment, position, row), segment)
 
 
-def _batch(segment: Segment, position: int, row: Iterable[int]) -> ProducerBatch:
+def _batch(segment: ScannedLog, position: int, row: Iterable[int]) -> ProducerBatch:
     """The batch at ``position`` of the segment; ``row`` has the columns of ``_REPLAYED``."""
     producer_id, epoch, sequence, base, last, stamp, attributes, count, size = row
     control, marker = bool(attributes & _CONTROL), None
@@ -121,7 +155,7 @@ def _batch(segment: Segment, position: int, row: Iterable[int]) -> ProducerBatch
 
 
 def apply_batch(
-    producers: ProducerStateManager, batch: ProducerBatch, segment: Segment | None
+    producers: ProducerStateManager, batch: ProducerBatch, segment: ScannedLog | None
 ) -> None:
     """Replay one batch. Aborts go to the transaction index of ``segment``, if given (F-196)."""
     append = producers.prepare(batch.producer_id, AppendOrigin.REPLICATION)

@@ -171,3 +171,12 @@ class Storage(Files, Protocol):
         absolute when a log is opened.
         """
         ...
+
+
+@runtime_checkable
+class ShowsFiles(Protocol):
+    """A ``Storage`` that shows files which lie elsewhere, and do not change."""
+
+    def real_file(self, path: str) -> str:
+        """The file on the local disk that has exactly the bytes of a shown one; "" without one."""
+        ...

@@ -139,6 +139,11 @@ def transferred() -> tuple[ProgressColumn, ...]:
     return BarColumn(), DownloadColumn(), TransferSpeedColumn()
 
 
+def described() -> tuple[ProgressColumn, ...]:
+    """The columns of a progress bar that says the rest itself."""
+    return BarColumn(20), TextColumn("{task.description}", markup=False)
+
+
 @contextmanager
 def progress(*columns: ProgressColumn, err: bool = True, hide: bool = False) -> Iterator[Progress]:
     """Progress bars that vanish when done, only on a terminal."""

@@ -53,5 +53,8 @@ __all__ = [
     "StoredObject",
     "StoredSegment",
     "TopicBackup",
+    "chunks",
+    "keys",
+    "manifest",
     "open_store",
 ]

@@ -21,7 +21,7 @@ from logstore.common.errors import ConfigError, InvalidTopicError
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.broker_directories import broker_directories
-from logstore.storage.uri import open_storage
+from logstore.storage.uri import log_directory, open_storage, shown
 from logstore.verify.common.report import UNKNOWN, Finding, Severity, VerifyReport
 from logstore.verify.partition.directory import CHECKPOINTS, LogDirCheck
 from logstore.verify.partition.ends import LogDirFacts
@@ -55,9 +55,14 @@ class VerifyPlan:
         ``storage`` holds it if given. What cannot be read is noted in the report.
         """
         try:
+            if storage is None:
+                uri = log_directory(uri)
             storage, path = (storage, uri) if storage else open_storage(uri)
         except ConfigError as failure:
             self.report.unusable.append(str(failure))
+            return
+        except OSError as failure:
+            self.report.refuse(shown(uri), failure)
             return
         try:
             _Path(self, storage, uri).add(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -13,9 +14,11 @@ from logstore import terminal
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.verify_output import progress_bar
 from replication.cli.connection import source_options
-from replication.cli.quantities import RATE
+from replication.cli.quantities import RATE, SECONDS
+from replication.cli.serve import address
 
 if TYPE_CHECKING:
+    from replication.mirror.continuous_backup import ContinuousBackup
     from replication.security.config import ClientProperties
 
 topics_option = click.option(
@@ -30,9 +33,104 @@ rate_option = click.option(
 )
 
 
-@click.group(short_help="Follow a running Kafka in a log directory, byte for byte.")
-def mirror() -> None:
-    """A mirror of a running Kafka."""
+@click.group(
+    short_help="Follow a running Kafka in a log directory, byte for byte.",
+    invoke_without_command=True,
+)
+@source_options
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="The mirror: a log directory, made if it is not there. A copy of one of the source's log "
+    "directories is gone on with.",
+)
+@topics_option
+@click.option("--keep-deleted", is_flag=True, help="Keep the records that the source deletes.")
+@rate_option
+@click.option("--once", is_flag=True, help="End where the source ends now.")
+@click.option(
+    "--backup",
+    "backup_uri",
+    metavar="URI",
+    help="Back up the mirror, too, into an object store, as logstore backup does: s3://bucket/path.",
+)
+@click.option(
+    "--backup-interval",
+    "interval_s",
+    type=SECONDS,
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="Between two backups; one more is made at the end.",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Serve /health, /metrics for Prometheus, and /state there.",
+)
+@click.option(
+    "--allow-plaintext",
+    is_flag=True,
+    help="Do so on an address that other machines reach; there is no login.",
+)
+@json_option
+@click.pass_context
+def mirror(
+    ctx: click.Context,
+    source: ClientProperties | None,
+    directory: str | None,
+    patterns: tuple[str, ...],
+    keep_deleted: bool,
+    rate: float | None,
+    once: bool,
+    backup_uri: str | None,
+    interval_s: float,
+    http: str | None,
+    allow_plaintext: bool,
+    as_json: bool,
+) -> None:
+    """Follow the topics of a running Kafka, from 2.1 on, as a consumer that keeps everything: the
+    same batches at the same offsets, in files that Kafka, Spark and each command here read while it
+    runs. READ rights are enough.
+
+    It goes on until a signal: Ctrl-C (130) and SIGTERM (0) end it cleanly, and the next start goes
+    on from there, also after kill -9. What was not mirrored as it came, as after an unclean
+    election, is printed, and kept in mirror-report.jsonl in DIR. The topics of groups and of
+    transactions are always mirrored.
+
+    With --once it ends by itself. Exit code 0: all was reached. 1: the report has findings of this
+    run. 2: an error.
+
+    \b
+    Examples:
+      logstore mirror --from kafka:9092 --dir /data/mirror
+      logstore mirror --from kafka:9093 --config client.properties --dir /data/mirror
+        --topics 'orders.*' --rate 50MB --backup s3://bucket/kafka --http 127.0.0.1:8080
+      logstore mirror --from kafka:9092 --dir /data/mirror --once
+      logstore mirror check --from kafka:9092 /data/mirror
+    """
+    if ctx.invoked_subcommand is not None:
+        if source is not None or directory is not None:
+            raise click.UsageError(f"options of {ctx.invoked_subcommand} stand behind its name")
+        return
+    if source is None or directory is None:
+        missing = "--from" if source is None else "--dir"
+        raise click.UsageError(f"Missing option '{missing}'.")
+    from replication.cli.mirror_process import MirrorOptions, run
+    from replication.mirror import MirrorConfig
+
+    config = MirrorConfig(topics=patterns, keep_deleted=keep_deleted, rate_bytes_per_s=rate)
+    make_backup = None
+    if backup_uri is not None:
+        make_backup = partial(_backup_of, uri=backup_uri, interval_s=interval_s)
+    listener = None
+    if http is not None:
+        from replication.server.serving import HttpListener
+
+        listener = HttpListener(*address("--http", http), allow_plaintext)
+    ctx.exit(run(MirrorOptions(source, directory, config, once, listener, make_backup, as_json)))
 
 
 @mirror.command(short_help="Compare a mirror with its source, byte for byte.")
@@ -88,10 +186,25 @@ def check(
     ctx.exit(0 if report.is_equal else EXIT_FINDINGS)
 
 
-def wanted(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Whether the name of a topic matches one of some patterns; without any, all do."""
+def wanted(patterns: tuple[str, ...]) -> Callable[[str], bool] | None:
+    """Whether the name of a topic matches one of some patterns; None without any."""
     try:
         compiled = [re.compile(pattern) for pattern in patterns]
     except re.error as error:
         fail(f"--topics {printable(str(error.pattern))} is no pattern: {error}")
-    return lambda topic: not compiled or any(each.fullmatch(topic) for each in compiled)
+    if not compiled:
+        return None
+    return lambda topic: any(each.fullmatch(topic) for each in compiled)
+
+
+def _backup_of(directory: str, *, uri: str, interval_s: float) -> ContinuousBackup:
+    from logstore.backup import Backup
+    from logstore.tiers import open_store
+    from replication.mirror.continuous_backup import ContinuousBackup
+
+    store = open_store(uri)
+
+    def run() -> tuple[str, ...]:
+        return tuple(map(str, Backup([directory], store).run().findings))
+
+    return ContinuousBackup(store.uri, run, interval_s)

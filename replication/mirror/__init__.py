@@ -5,7 +5,7 @@ source by the fetchers of a broker, only as a consumer (X-170). Begin with ``mir
 life of all parts. ``watch`` looks at the topics of the ``source``; ``decisions`` says, as a pure
 function, what follows from that, and ``following`` carries it out. ``follower`` is what a mirrored
 partition does other than a broker's. What was not mirrored as it came is in the ``report``, and
-``identity`` says whose mirror a directory is. ``promote`` makes a cluster of it; ``endings``
+``identity`` says whose mirror a directory is. ``promotion`` makes a cluster of it; ``endings``
 decides how its open transactions end.
 """
 
@@ -20,7 +20,7 @@ from replication.mirror.errors import (
 )
 from replication.mirror.identity import MIRROR_JSON, MirrorFile, MirrorIdentity, MirrorState
 from replication.mirror.mirror import Mirror
-from replication.mirror.promote import Promotion, PromotionRules, promote
+from replication.mirror.promotion import Promotion, PromotionRules, promote
 from replication.mirror.report import REPORT, MirrorEvent, MirrorEventKind, MirrorReport
 from replication.mirror.server_properties import Listeners
 from replication.mirror.status import MirroredStatus, MirrorStatus, PartitionState

@@ -113,8 +113,9 @@ class LogDirCheck:
         with self._small_file(META_PROPERTIES, "meta-form") as file:
             meta = MetaPropertiesFile(file.path, file).read()
             if meta is None:
-                message = "missing: a broker refuses a directory that was never formatted"
-                file.report([warning("meta-missing", message)])
+                if not getattr(self.storage, "shows_a_tier", False):
+                    message = "missing: a broker refuses a directory that was never formatted"
+                    file.report([warning("meta-missing", message)])
                 return
             self.files += 1
             self.broker = self.path if meta.node_id is None else str(meta.node_id)

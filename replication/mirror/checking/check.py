@@ -29,6 +29,8 @@ from replication.mirror.checking.report import (
     UncomparedReason,
 )
 from replication.mirror.checking.source_batches import ReadPace, SourceBatches, SourceBounds
+from replication.mirror.config import MirrorConfig
+from replication.mirror.identity import MirrorFile
 
 CLEANUP_POLICY = "cleanup.policy"
 _COMPACT = "compact"
@@ -42,11 +44,11 @@ Progress = Callable[[int, int], None]
 class CheckOptions:
     """
     Attributes:
-        wants: which topics, by name.
+        wants: which topics, by name; None: those that the directory mirrors, or all.
         bytes_per_s: at most so much is read from the source; None is no limit.
     """
 
-    wants: Callable[[str], bool] = lambda topic: True
+    wants: Callable[[str], bool] | None = None
     bytes_per_s: float | None = None
 
 
@@ -70,14 +72,15 @@ def check(
         OSError: the files cannot be read.
     """
     options = options or CheckOptions()
-    layouts = list_partitions([directory], lambda topic, *_: options.wants(topic))
+    wants = options.wants or _mirrored(directory)
+    layouts = list_partitions([directory], lambda topic, *_: wants(topic))
     source = SourceBatches(client, ReadPace(options.bytes_per_s, clock))
     cluster_id, topics = source.topics()
     _refuse_another_cluster(directory, cluster_id)
     report = CheckReport(cluster_id or "")
     mine = {TopicPartition(each.topic, each.partition): each for each in layouts}
     extents, damaged = _extents(mine)
-    tps = sorted({*mine, *_partitions_of(topics, options.wants)})
+    tps = sorted({*mine, *_partitions_of(topics, wants)})
     compacted = _compacted(client, {tp.topic for tp in mine if tp.topic in topics}, mine)
     total = sum(sum(s.size for s in each.layout.segments) for each in extents.values())
     done = 0
@@ -105,6 +108,16 @@ def check(
             found = MirroredPartitionCheck(checked, source, known, on_bytes).run()
         report.partitions.append(found)
     return report
+
+
+def _mirrored(directory: str) -> Callable[[str], bool]:
+    """Which topics a mirror follows; all of any other directory."""
+    storage, path = open_storage(directory)
+    with suppress(MalformedCheckpointError, NotADirectoryError, ConfigError):
+        identity = MirrorFile.of(path, storage).read()
+        if identity is not None:
+            return MirrorConfig(topics=identity.topics).choice()
+    return lambda topic: True
 
 
 def _refuse_another_cluster(directory: str, cluster_id: str | None) -> None:

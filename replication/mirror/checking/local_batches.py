@@ -14,8 +14,9 @@ from logstore.directory.positions import with_rolls
 from logstore.directory.segment_index import SegmentIndex, log_end_offset, segment_of
 from logstore.directory.windows import BatchTable
 from logstore.format.batch_search import find_batch
-from logstore.format.filenames import LOG_SUFFIX, SWAP_SUFFIX, segment_file_name
+from logstore.format.filenames import SWAP_SUFFIX
 from logstore.storage.base import File
+from logstore.storage.uri import open_storage
 from logstore.verify.replicas.range_diff import RangeStart
 
 
@@ -135,8 +136,9 @@ class LocalBatches:
         for segment in self._segments[self._number :]:
             if segment.base_offset < end:
                 transition = SWAP_SUFFIX if segment.base_offset in self._waiting else ""
-                name = segment_file_name(segment.base_offset, LOG_SUFFIX, transition)
-                place = self._layout.locate(name)
+                path = self._layout.path_of(segment.base_offset, transition=transition)
+                storage = self._layout.storage
+                place = open_storage(path) if storage is None else (storage, path)
                 found.append(RangeStart(*place, 0 if found else self._position))
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any, TypeAlias
 
 import pytest
@@ -28,7 +27,16 @@ from replication.coordinators.transactions.state import (
     TransactionMetadata,
     TransactionState,
 )
-from replication.mirror import Listeners, Promotion, PromotionRules, Why, promote
+from replication.mirror import (
+    Listeners,
+    MirrorFile,
+    MirrorIdentity,
+    MirrorState,
+    Promotion,
+    PromotionRules,
+    Why,
+    promote,
+)
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from tests.support.served import batch, connect, fetch, find_coordinator, produce
@@ -349,7 +357,7 @@ def test_a_promotion_survives_a_kill_anywhere(original: MemoryStorage) -> None:
             storage.crash(mode="all_kept" if step % 2 else "all_lost")
         if storage.info(f"{D}/__cluster_metadata-0") is None:
             interrupted += 1
-            if mirror_state(storage) == "mirroring":
+            if mirror_state(storage) is MirrorState.MIRRORING:
                 assert {tp: facts[0] for tp, facts in logs_of(storage).items()} == ends
             assert promote(D, storage=storage).promoted
         assert promote(D, storage=storage).before
@@ -362,22 +370,15 @@ def test_a_promotion_survives_a_kill_anywhere(original: MemoryStorage) -> None:
     assert interrupted > 10
 
 
-def as_mirror(storage: MemoryStorage, state: str = "mirroring") -> None:
-    home = {
-        "version": 1,
-        "cluster_id": "AAAAAAAAAAAAAAAAAAAAAA",
-        "bootstrap": "host:9092",
-        "state": state,
-        "keep_deleted": False,
-        "topics": [],
-        "former_ids": [],
-    }
-    storage.write_file(f"{D}/mirror.json", json.dumps(home).encode())
-    storage.sync_dir(D)
+def as_mirror(storage: MemoryStorage) -> None:
+    MirrorFile.of(D, storage).write(MirrorIdentity("A" * 22, "host:9092", topics=("orders",)))
 
 
-def mirror_state(storage: MemoryStorage) -> str:
-    return str(json.loads(storage.read_file(f"{D}/mirror.json"))["state"])
+def mirror_state(storage: MemoryStorage) -> MirrorState:
+    identity = MirrorFile.of(D, storage).read()
+    assert identity is not None
+    assert identity.topics == ("orders",)
+    return identity.state
 
 
 # -- which directories -----------------------------------------------------------------------------
@@ -386,7 +387,7 @@ def mirror_state(storage: MemoryStorage) -> str:
 def test_a_mirror_follows_no_more(storage: FaultyStorage) -> None:
     as_mirror(storage)
     first = done(storage)
-    assert mirror_state(storage) == "promoted"
+    assert mirror_state(storage) is MirrorState.PROMOTED
     again = promote(D, storage=storage)
     assert (again.before, again.promoted) == (True, False)
     assert (again.cluster_id, again.node_id) == (first.cluster_id, first.node_id)
@@ -421,7 +422,7 @@ def test_a_directory_that_is_open_is_refused(storage: FaultyStorage) -> None:
     with pytest.raises(LogDirLockedError):
         promote(D, storage=storage)
     lock.release()
-    assert mirror_state(storage) == "mirroring"
+    assert mirror_state(storage) is MirrorState.MIRRORING
 
 
 @pytest.mark.parametrize("cluster_id", ["", "short", "x" * 23, "!" * 22])

@@ -106,7 +106,7 @@ def test_offsets_above_31_and_40_bits() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_every_small_case(count: int) -> None:
-    """All sets of segments over eight offsets: whatever some segment has is shown once, in order."""
+    """All sets of segments over five offsets: what some segment has is shown once, in order."""
     spans = [(a, b) for a, b in product(range(5), range(1, 6)) if a < b]
     for chosen in combinations(spans, count):
         there = [Copy(f"{a}-{b}", a, b) for a, b in chosen]

@@ -7,11 +7,10 @@ it has not happened, and is to be repeated.
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from checkpoints.files import replace_file
@@ -44,6 +43,7 @@ from replication.adopt import (
 from replication.common.state import NO_LEADER, PartitionRegistration
 from replication.mirror.ending import EndedTransactions, end_transactions
 from replication.mirror.endings import Ending
+from replication.mirror.identity import MirrorFile, MirrorState
 from replication.mirror.server_properties import Listeners, server_properties
 
 SERVER_PROPERTIES = "server.properties"
@@ -168,18 +168,17 @@ class _Promoter:
     def __init__(self, path: str, rules: PromotionRules, storage: Storage, now_ms: int) -> None:
         self._path, self._rules = path, rules
         self._storage, self._now_ms = storage, now_ms
-        self._home = MirrorHome(storage, path)
+        self._mirror = MirrorFile.of(path, storage)
 
     def run(self) -> Promotion:
         info = self._storage.info(self._path)
         if info is None or not info.is_dir:
             raise ConfigError(f"{self._path}: no such directory")
         meta = MetaPropertiesFile(os.path.join(self._path, META_PROPERTIES), self._storage).read()
-        is_mirror, was_promoted = self._home.read()
-        if self._storage.info(metadata_dir(self._path)) is not None and not (
-            is_mirror and not was_promoted
-        ):
-            return self._already(meta, was_promoted)
+        mirror = self._mirror.read()
+        follows = mirror is not None and mirror.state is not MirrorState.PROMOTED
+        if self._storage.info(metadata_dir(self._path)) is not None and not follows:
+            return self._already(meta, mirror is not None)
         node_id = self._node_id(meta)
         cluster = plan_adoption(
             [self._path],
@@ -259,7 +258,9 @@ class _Promoter:
             aside = filenames.stray_dir_name(_METADATA_TP, random_id())
             storage.rename(metadata_dir(path), os.path.join(path, aside))
             storage.sync_dir(path)
-        self._home.set_promoted()
+        mirror = self._mirror.read()
+        if mirror is not None:
+            self._mirror.write(replace(mirror, state=MirrorState.PROMOTED))
         ended = self._end_transactions(cluster, epochs, led)
         lock = storage.lock(os.path.join(path, LOCK))
         try:
@@ -352,26 +353,3 @@ def _image(
     end = 1 + records + sum(map(len, configs.values()))
     producer_id = found.next_producer_id
     return ClusterImage(topics, configs, producer_id, {}, end, end, ())
-
-
-class MirrorHome:
-    """``mirror.json`` of a directory, as far as a promotion needs it."""
-
-    def __init__(self, storage: Storage, directory: str) -> None:
-        self._storage, self._path = storage, os.path.join(directory, "mirror.json")
-
-    def read(self) -> tuple[bool, bool]:
-        """Whether it is a mirror, and whether it was promoted."""
-        try:
-            found = json.loads(self._storage.read_file(self._path, 16 << 20))
-        except FileNotFoundError:
-            return False, False
-        return True, found["state"] == "promoted"
-
-    def set_promoted(self) -> None:
-        try:
-            found = json.loads(self._storage.read_file(self._path, 16 << 20))
-        except FileNotFoundError:
-            return
-        text = json.dumps(found | {"state": "promoted"}) + "\n"
-        replace_file(self._storage, self._path, text.encode())

@@ -1,0 +1,193 @@
+"""From the URI of a store to its view, and back: which directories are stores of segments.
+
+A user names a store as it is: ``s3://bucket/base``, ``/backups/orders``. What reads directories
+then needs a URI whose paths go on below (``…/orders-0``), and that another process opens by itself,
+and finds the same. So ``pinned`` writes three things in front of the scheme: that it is a view, how
+many components of the path are the store's own, and the moment that is shown::
+
+    s3://bucket/base?region=…  ->  tier2.17+s3://bucket/base?region=…
+
+The moment is the number of a backup, or for a listing the time of the first look.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from checkpoints.loggers import get_logger
+from logstore.common.clock import SystemClock
+from logstore.common.errors import ConfigError
+from logstore.storage.base import FileInfo, Storage
+from logstore.storage.uri import TIER_SCHEME, open_plain, shown
+from logstore.tiers import keys
+from logstore.tiers.errors import BrokenTierError, MalformedManifestError, broken
+from logstore.tiers.layouts import BackupLayout, LocalTieredLayout, RemoteLayout, TieredLayout
+from logstore.tiers.manifest import COMMIT_SIZE_MAX, BackupCommit
+from logstore.tiers.sources import Objects
+from logstore.tiers.view import TierStorage
+
+logger = get_logger(__name__)
+
+_LOCAL_TIER: Final = "kafka-tiered-storage"
+"""What ``LocalTieredStorage`` makes in the directory that it is given."""
+
+_PINNED: Final = re.compile(rf"{TIER_SCHEME}(\d{{1,4}})(?:\.(\d{{1,19}}))?\+(.*)", re.DOTALL)
+
+
+class StoreKind(Enum):
+    """Who wrote a store."""
+
+    BACKUP = "backup"
+    TIERED = "tiered"
+    LOCAL_TIERED = "local tiered"
+
+
+def kind_of(storage: Storage, path: str, entries: Collection[FileInfo]) -> StoreKind | None:
+    """What kind of store a directory with these entries is; ``None`` for any other directory.
+
+    Of Aiven's layout and of Kafka's the folders have the same form. What they hold tells them
+    apart: folders of partitions, or files of segments.
+    """
+    folders = [entry.name for entry in entries if entry.is_dir]
+    if keys.COMMITS in folders:
+        return StoreKind.BACKUP
+    for name in folders:
+        if keys.parse_topic_dir(name) is None:
+            continue
+        for entry in storage.scan_dir(f"{path}/{name}"):
+            if entry.is_dir and keys.parse_partition(entry.name) is not None:
+                return StoreKind.TIERED
+            stem, _, _ = entry.name.partition(".")
+            if entry.is_file and keys.parse_segment_name(f"{stem}{keys.LOG}"):
+                return StoreKind.LOCAL_TIERED
+    return None
+
+
+def pinned(uri: str, entries: Collection[FileInfo]) -> str:
+    """The URI of the view of a store as it is now, ``uri`` itself if it is none.
+
+    Raises:
+        OSError: the store refused, or has no whole backup.
+    """
+    storage, path = open_plain(uri)
+    if any(entry.is_dir and entry.name == _LOCAL_TIER for entry in entries):
+        below = _joined(uri, _LOCAL_TIER)
+        return pinned(below, storage.scan_dir(f"{path}/{_LOCAL_TIER}"))
+    kind = kind_of(storage, path, entries)
+    if kind is None:
+        return uri
+    if kind is StoreKind.BACKUP:
+        return _with_pin(uri, _newest_backup(storage, path).number)
+    return _with_pin(uri, SystemClock().wall_ms())
+
+
+def _joined(uri: str, name: str) -> str:
+    if "://" not in uri:
+        return os.path.join(uri, name)
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+
+
+def _with_pin(uri: str, moment: int) -> str:
+    if "://" not in uri:
+        uri = f"file://{quote(os.path.abspath(uri))}"
+    return f"{TIER_SCHEME}{_depth(uri)}.{moment}+{uri.rstrip('/')}"
+
+
+def _depth(uri: str) -> int:
+    return len([part for part in urlsplit(uri).path.split("/") if part])
+
+
+def open_tier(uri: str) -> tuple[Storage, str]:
+    """The view and the path in it that a URI of ``pinned`` names. One without a moment, as a user
+    may write it (``tier+s3://bucket/base``), names the root of the store as it is now.
+
+    Raises:
+        ConfigError: it is malformed, or what it needs is not installed.
+        OSError: the store refused, has no such backup, or is no store of segments.
+    """
+    match = _PINNED.fullmatch(uri)
+    if match is None:
+        plain = uri.removeprefix(f"{TIER_SCHEME}+")
+        if plain == uri or "://" not in plain:
+            raise ConfigError(f"{shown(uri)}: a store is tier+scheme://…")
+        storage, path = open_plain(plain)
+        found = pinned(plain, storage.scan_dir(path))
+        if found == plain:
+            raise ConfigError(f"{shown(uri)}: this is no backup, and no tier of a broker")
+        return open_tier(found)
+    depth, moment, plain = int(match[1]), int(match[2] or 0), match[3]
+    parts = urlsplit(plain)
+    components = [part for part in parts.path.split("/") if part]
+    if len(components) < depth:
+        raise ConfigError(f"{shown(uri)}: its store has {depth} components, and it has fewer")
+    base = urlunsplit(parts._replace(path="/" + "/".join(components[:depth])))
+    if parts.scheme == "file" and not parts.netloc:  # which urlunsplit writes without its slashes
+        base = f"file:///{'/'.join(components[:depth])}"
+    storage, root = _opened(base, moment)
+    return storage, "/".join([root, *map(unquote, components[depth:])])
+
+
+@lru_cache(maxsize=16)
+def _opened(base: str, moment: int) -> tuple[Storage, str]:
+    storage, path = open_plain(base)
+    path = path.rstrip("/")
+    kind = kind_of(storage, path, storage.scan_dir(path))
+    objects = Objects(storage)
+    layout: RemoteLayout
+    if kind is StoreKind.BACKUP:
+        commit = read_commit(storage, path, moment) if moment else _newest_backup(storage, path)
+        layout = BackupLayout(commit, path)
+    elif kind is StoreKind.TIERED:
+        layout = TieredLayout(objects, path)
+    elif kind is StoreKind.LOCAL_TIERED:
+        layout = LocalTieredLayout(objects, path)
+    else:
+        raise broken(path, "is no backup, and no tier of a broker")
+    view: Any = TierStorage(path, layout, objects)  # a ``Storage`` but for the names of arguments
+    return view, path
+
+
+def read_commit(storage: Storage, root: str, number: int) -> BackupCommit:
+    """The backup with this number.
+
+    Raises:
+        BrokenTierError: there is none, or its commit is damaged.
+        OSError: the store refused.
+    """
+    key = keys.commit_key(number)
+    path = f"{root}/{key}"
+    try:
+        commit = BackupCommit.from_json(key, storage.read_file(path, COMMIT_SIZE_MAX))
+    except FileNotFoundError:
+        raise broken(path, "there is no such backup") from None
+    except MalformedManifestError as error:
+        raise broken(path, error.reason) from None
+    if commit.number != number:
+        raise broken(path, f"it is the commit of backup {commit.number}")
+    return commit
+
+
+def _newest_backup(storage: Storage, root: str) -> BackupCommit:
+    """The newest commit that is whole. One that is not counts as never made, and is named."""
+    entries = storage.scan_dir(f"{root}/{keys.COMMITS}")
+    names = (keys.parse_commit_key(f"{keys.COMMITS}/{entry.name}") for entry in entries)
+    reasons = []
+    for number in sorted((n for n in names if n), reverse=True):
+        try:
+            return read_commit(storage, root, number)
+        except OSError as error:
+            if not isinstance(error, BrokenTierError):
+                raise
+            logger.warning("%s: backup %d is left out: %s", root, number, error.strerror)
+            reasons.append(error.strerror or "")
+    raise broken(f"{root}/{keys.COMMITS}", reasons[0] if reasons else "has no backup yet")
+
+
+__all__ = ["StoreKind", "kind_of", "open_tier", "pinned", "read_commit"]

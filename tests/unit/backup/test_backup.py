@@ -1,0 +1,572 @@
+"""Backups of log directories: what is put, what is not put again, and what a killed run leaves."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from logstore.backup import (
+    Backup,
+    BackupFault,
+    BackupOptions,
+    BackupRefusedError,
+    BackupReport,
+    ReadBack,
+    check_store,
+    restore,
+)
+from logstore.backup.patience import Patience
+from logstore.format.reader import iter_batches
+from logstore.tiers import (
+    StoreDeniedError,
+    StoredObject,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+from logstore.tiers.keys import INDEXES, LOG, MANIFEST
+from logstore.verify import verify
+from tests.support.backups import GrowingSource, KilledError, RiggedStore, pauses
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> GrowingSource:
+    found = GrowingSource(tmp_path_factory.mktemp("written") / "data")
+    found.write(transactions=True)
+    return found
+
+
+@pytest.fixture
+def source(written: GrowingSource, tmp_path: Path) -> GrowingSource:
+    return written.copy(tmp_path / "data")
+
+
+@pytest.fixture
+def store() -> RiggedStore:
+    return RiggedStore()
+
+
+def backup(source: GrowingSource | Path, store: RiggedStore, **changes: object) -> BackupReport:
+    path = source.path if isinstance(source, GrowingSource) else source
+    pause = changes.pop("pause", lambda seconds: None)
+    topics = changes.pop("topics", None)
+    options = BackupOptions(**changes)  # type: ignore[arg-type]
+    return Backup([path], store, options=options, pause=pause, topics=topics).run()  # type: ignore[arg-type]
+
+
+def assert_equal(source: Path, store: RiggedStore, target: Path) -> None:
+    """A restored directory is clean, and its records are those of the source."""
+    assert restore(store, target).whole
+    report = verify([source, target])
+    assert report.clean, report.findings
+    by_place: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for part in report.partitions:
+        content = part.log_start_offset, part.log_end_offset
+        by_place.setdefault((part.topic, part.partition), []).append(content)
+    assert all(len(each) == 2 and each[0] == each[1] for each in by_place.values()), by_place
+
+
+def test_a_backup_brings_back_what_it_was_made_of(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    report = backup(source, store)
+    assert report.whole
+    assert (report.number, report.committed) == (1, True)
+    assert sum(part.put for part in report.partitions) == len(store.objects(MANIFEST)) > 3
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+def test_the_commit_is_put_last_and_each_manifest_after_its_objects(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    backup(source, store)
+    puts = [key for operation, key in store.calls if operation == "put"]
+    assert puts[-1] == "logstore-backup/00000000000000000001.json"
+    for manifest in store.objects(MANIFEST):
+        stem = manifest.removesuffix(MANIFEST)
+        order = [key.removeprefix(stem) for key in puts if key.startswith(stem)]
+        assert order == [LOG, INDEXES, ".logstore", MANIFEST]
+
+
+def test_nothing_new_puts_nothing_and_commits_nothing(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    backup(source, store)
+    store.calls.clear()
+    report = backup(source, store)
+    assert (report.number, report.committed) == (1, False)
+    assert store.count("put") == 0
+    assert store.count("get") == 1  # the commit
+    assert store.count("list") == 2  # the commits, then all
+
+
+def test_only_what_is_new_is_put_again(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    backup(source, store)
+    before = set(store.objects(LOG))
+    source.write(3, {"orders": 1})
+    report = backup(source, store)
+    (grown,) = [part for part in report.partitions if part.put]
+    assert (grown.topic, grown.partition) == ("orders", 0)
+    assert grown.put <= 2
+    assert grown.kept >= 1
+    assert report.number == 2
+    new = set(store.objects(LOG)) - before
+    assert len(new) == grown.put
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+@pytest.mark.slow
+def test_an_earlier_backup_stays_as_it_was(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    from logstore.backup import RestoreOptions
+
+    backup(source, store)
+    shutil.copytree(source.path, tmp_path / "before")
+    source.write(30)
+    backup(source, store)
+    assert restore(store, tmp_path / "first", RestoreOptions(number=1)).whole
+    assert verify([tmp_path / "before", tmp_path / "first"]).clean
+
+
+@pytest.mark.slow
+def test_a_log_that_was_cut_and_grew_again_is_put_again(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    """The first and the last batch of each segment are held against those of the store."""
+    backup(source, store)
+    with source.open() as manager:
+        log = manager.get("orders", 0)
+        log.truncate_to(log.log_end_offset - 3)
+    source.write(4, {"orders": 1})
+    assert backup(source, store).whole
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+def test_what_lies_above_the_high_watermark_is_left_for_later(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    file = source.path / "replication-offset-checkpoint"
+    lines = file.read_text().splitlines()
+    (number,) = [n for n, line in enumerate(lines) if line.startswith("orders 0 ")]
+    end = int(lines[number].split()[2])
+    lines[number] = f"orders 0 {end - 4}"
+    file.write_text("\n".join(lines) + "\n")
+    (part,) = [
+        p for p in backup(source, store).partitions if (p.topic, p.partition) == ("orders", 0)
+    ]
+    assert end - 12 < part.end_offset <= end - 4
+    report = restore(store, tmp_path / "back")
+    assert {p.end_offset for p in report.partitions if p.partition == 0} >= {part.end_offset}
+    assert verify([tmp_path / "back"]).clean
+
+
+# ---- damage in the source --------------------------------------------------------------------
+
+
+def _flip(log: Path, position: int) -> None:
+    data = bytearray(log.read_bytes())
+    data[position] ^= 1
+    log.write_bytes(data)
+
+
+def test_a_damaged_batch_is_named_and_what_is_whole_is_backed_up(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    first = source.logs()[0]
+    _flip(first, first.stat().st_size // 2)
+    report = backup(source, store)
+    (finding,) = report.findings
+    assert finding.fault is BackupFault.DAMAGED
+    assert finding.place == str(first)
+    assert 0 < finding.first < finding.end == int(source.logs()[1].stem)
+    assert report.committed
+    restored = restore(store, tmp_path / "back")
+    (hole,) = restored.findings
+    assert (hole.fault, hole.first, hole.end) == (BackupFault.HOLE, finding.first, finding.end)
+
+
+def test_damage_after_a_backup_costs_nothing_that_was_backed_up(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    """The store has the good bytes; a segment that does not show its damage is not read again."""
+    backup(source, store)
+    last = source.logs()[-1]
+    source.write(2, {"orders": 1})
+    assert last == source.logs()[-1]  # the open segment grew, so it is read again
+    _flip(last, 70)
+    report = backup(source, store)
+    (finding,) = report.findings
+    assert finding.fault is BackupFault.DAMAGED
+    assert finding.first > int(last.stem)  # what the store has of it stays in the backup
+    assert any("keeps what it has" in note for note in report.notes)
+    assert check_store(store).whole
+
+
+def test_a_missing_index_is_made_anew(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    for suffix in ("index", "timeindex", "txnindex", "snapshot"):
+        for file in (source.path / "orders-0").glob(f"*.{suffix}"):
+            file.unlink()
+    assert backup(source, store).whole
+    assert restore(store, tmp_path / "back").whole
+    assert verify([tmp_path / "back"]).clean
+
+
+# ---- runs that end early, and stores that fail ------------------------------------------------
+
+
+def _dying_at(store: RiggedStore, number: int, *, after: bool) -> None:
+    def rig(operation: str, key: str) -> None:
+        if operation == "put" and store.count("put") >= number:
+            raise KilledError
+
+    store.before = (lambda *_: None) if after else rig
+    store.after = rig if after else (lambda *_: None)
+
+
+def _heal(store: RiggedStore) -> None:
+    store.before = store.after = lambda *_: None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True])
+def test_a_run_that_is_killed_at_any_put_is_taken_up(tmp_path: Path, *, after: bool) -> None:
+    source = GrowingSource(tmp_path / "data")
+    source.write(40, {"orders": 1})
+    whole = RiggedStore()
+    backup(source, whole)
+    puts = whole.count("put")
+    one_by_one = {"partitions_at_once": 1, "puts_at_once": 1}
+    for number in range(1, puts + 1):
+        store = RiggedStore()
+        _dying_at(store, number, after=after)
+        with pytest.raises(KilledError):
+            backup(source, store, **one_by_one)
+        _heal(store)
+        logs = set(store.objects(LOG))
+        facts = {key.removesuffix(".logstore") for key in store.objects(".logstore")}
+        report = backup(source, store, **one_by_one)
+        assert report.whole
+        adopted = sum(part.adopted for part in report.partitions)
+        assert adopted + sum(part.kept for part in report.partitions) == len(facts), number
+        assert len(set(store.objects(LOG)) - logs) == len(source.logs()) - len(facts)
+        assert check_store(store).number == 1
+
+
+def test_a_segment_that_another_topic_put_is_not_adopted(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    """Facts and checksum decide, not the name alone."""
+    _dying_at(store, 10**6, after=False)
+    backup(source, store)
+    manifests = store.objects(MANIFEST)
+    store.store.delete([key for key in store.objects() if key.startswith("logstore-backup/")])
+    for key in store.objects(LOG):
+        store.flip(key)  # as if what is there were cut short and completed by others
+    report = backup(source, store)
+    assert sum(part.adopted for part in report.partitions) == 0
+    assert len(store.objects(MANIFEST)) == 2 * len(manifests)
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+def test_a_throttled_store_is_asked_again_with_pauses(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    failures = iter([StoreThrottledError("k", "slow down", True)] * 5)
+
+    def rig(operation: str, key: str) -> None:
+        if operation == "put" and (error := next(failures, None)):
+            raise error
+
+    store.before = rig
+    waited, pause = pauses()
+    report = backup(source, store, pause=pause, puts_at_once=1, partitions_at_once=1)
+    assert report.whole
+    assert report.retries == 5
+    assert waited == [0.5, 1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("effect", [False, True])
+def test_a_put_that_reports_a_failure_is_repeated_under_the_same_key(
+    source: GrowingSource, store: RiggedStore, *, effect: bool
+) -> None:
+    seen: set[str] = set()
+
+    def rig(operation: str, key: str) -> None:
+        if operation == "put" and key not in seen:
+            seen.add(key)
+            raise StoreUnavailableError(key, "reset by peer", True)
+
+    store.before, store.after = ((lambda *_: None), rig) if effect else (rig, lambda *_: None)
+    report = backup(source, store)
+    assert report.whole
+    assert report.committed
+    store.before = store.after = lambda *_: None
+    checked = check_store(store)
+    assert checked.whole
+    assert not checked.notes  # no orphan of another name
+
+
+def test_a_store_that_refuses_ends_the_run_and_leaves_earlier_backups(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    backup(source, store)
+    source.write(20)
+
+    def rig(operation: str, key: str) -> None:
+        if operation == "put":
+            raise StoreDeniedError(key, "403", False, store.uri)
+
+    store.before = rig
+    waited, pause = pauses()
+    with pytest.raises(StoreDeniedError, match="403"):
+        backup(source, store, pause=pause)
+    assert not waited
+    _heal(store)
+    assert check_store(store).whole
+
+
+def test_a_full_store_is_an_error_after_some_tries(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    def rig(operation: str, key: str) -> None:
+        if operation == "put" and key.endswith(INDEXES):
+            raise StoreUnavailableError(key, "no space left on device", True, store.uri)
+
+    store.before = rig
+    waited, pause = pauses()
+    with pytest.raises(StoreUnavailableError, match="no space left"):
+        backup(source, store, pause=pause, puts_at_once=1, partitions_at_once=1)
+    assert waited == [0.5, 1, 2, 4, 8, 16, 30]
+    assert not [key for key in store.objects() if key.startswith("logstore-backup/")]
+
+
+def test_a_store_that_says_done_and_loses_is_noticed_before_the_commit(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    lied: set[str] = set()
+
+    def lose(key: str) -> bool:
+        once = key.endswith(LOG) and key not in lied
+        lied.add(key)
+        return once
+
+    store.lost = lose
+    report = backup(source, store)
+    assert report.lied == len(store.objects(LOG))
+    assert check_store(store).whole
+
+
+def test_a_store_that_always_loses_gets_no_commit(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    store.lost = lambda key: key.endswith(LOG)
+    with pytest.raises(StoreUnavailableError, match="is not there, or not whole"):
+        backup(source, store)
+    assert not [key for key in store.objects() if key.startswith("logstore-backup/")]
+
+
+def test_a_flip_in_the_middle_needs_a_full_read_back(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    def flip(operation: str, key: str) -> None:
+        if operation == "put" and key.endswith(LOG):
+            store.flip(key, 100)
+
+    store.after = flip
+    with pytest.raises(StoreUnavailableError, match="not whole"):
+        backup(source, store, read_back=ReadBack.FULL)
+
+
+def test_a_store_that_hangs_is_given_up(source: GrowingSource, store: RiggedStore) -> None:
+    import threading
+
+    released = threading.Event()
+
+    def hang(operation: str, key: str) -> None:
+        if operation == "put":
+            released.wait()
+
+    store.before = hang
+    patience = Patience(bound_s=0.01, slowest=1 << 40, tries=2, hung_max=4)
+    with pytest.raises(StoreUnavailableError, match=r"no answer|hangs"):
+        backup(source, store, patience=patience, puts_at_once=1, partitions_at_once=1)
+    released.set()
+
+
+def test_what_a_listing_lacks_is_asked_for_and_not_put_again(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    backup(source, store)
+    store.calls.clear()
+    store.listing = _only_commits
+    report = backup(source, store)
+    assert not report.committed
+    assert store.count("put") == 0
+
+
+def _only_commits(found: StoredObject) -> bool:
+    return found.key.startswith("logstore-backup/")
+
+
+def test_what_the_store_lost_is_put_again_by_the_next_run(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    backup(source, store)
+    store.store.delete([store.objects(LOG)[0]])
+    store.replace(store.objects(LOG)[0], b"short")
+    report = backup(source, store)
+    assert sum(part.put for part in report.partitions) == 2
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+# ---- whose store it is -----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_another_cluster_and_another_broker_are_refused(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    backup(source, store)
+    calls = store.count("put")
+    for other, what in (
+        (GrowingSource(tmp_path / "cluster"), "cluster"),
+        (GrowingSource(tmp_path / "broker", cluster_id=_cluster(source), node_id=4), "broker"),
+    ):
+        other.write(2)
+        with pytest.raises(BackupRefusedError, match=f"of {what} "):
+            backup(other, store)
+    assert store.count("put") == calls
+
+
+def _cluster(source: GrowingSource) -> str:
+    text = (source.path / "meta.properties").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("cluster.id=")]
+    return line.partition("=")[2]
+
+
+@pytest.mark.slow
+def test_a_topic_that_was_made_anew_is_kept_apart(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    backup(source, store)
+    with source.open() as manager:
+        manager.delete_topic("orders")
+    source.write(10)
+    report = backup(source, store)
+    assert report.whole
+    folders = {key.split("/")[0] for key in store.objects(LOG)}
+    assert sum(name.startswith("orders-") for name in folders) == 2
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+def test_two_backups_at_once_do_not_mix(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    """One becomes the next number; the other says so, and leaves what is there alone."""
+    shutil.copytree(source.path, tmp_path / "copy")
+
+    def race(operation: str, key: str) -> None:
+        if operation == "put" and key.startswith("logstore-backup/"):
+            store.before = lambda *_: None
+            backup(tmp_path / "copy", store)
+
+    store.before = race
+    with pytest.raises(BackupRefusedError, match="another backup became number 1"):
+        backup(source, store)
+    assert check_store(store).number == 1
+    assert backup(source, store).whole
+
+
+def test_topics_that_are_not_wanted_stay_as_they_were(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    backup(source, store)
+    source.write(5)
+    report = backup(source, store, topics="orders".__eq__)
+    assert {part.topic for part in report.partitions} == {"orders"}
+    checked = check_store(store)
+    assert {part.topic for part in checked.partitions} == {"orders", "__consumer_offsets"}
+
+
+def test_a_topic_that_was_deleted_stays_in_earlier_backups(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    from logstore.backup import RestoreOptions
+
+    backup(source, store)
+    with source.open() as manager:
+        manager.delete_topic("orders")
+    report = backup(source, store)
+    assert any("orders is no more in the source" in note for note in report.notes)
+    assert restore(store, tmp_path / "old", RestoreOptions(number=1)).whole
+    assert (tmp_path / "old" / "orders-1").is_dir()
+
+
+# ---- retention -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_what_retention_deleted_leaves_the_backup_and_keep_deletes_its_objects(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    backup(source, store)
+    objects = len(store.objects())
+    with source.open() as manager:
+        log = manager.get("orders", 0)
+        log.delete_records(int(source.logs()[1].stem))
+    report = backup(source, store)
+    assert report.number == 2
+    assert len(store.objects()) == objects + 1  # what only the first one names is there
+    source.write(2, {"orders": 1})
+    report = backup(source, store, keep=1)
+    assert report.pruned > 0
+    checked = check_store(store)
+    assert checked.backups == [report.number]
+    assert checked.whole
+    assert not checked.notes  # and nothing is left over
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+def test_a_partition_that_is_deleted_meanwhile_is_left_out(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    def delete(operation: str, key: str) -> None:
+        if operation == "put":
+            store.before = lambda *_: None
+            shutil.rmtree(source.path / "orders-1")
+
+    store.before = delete
+    report = backup(source, store, puts_at_once=1, partitions_at_once=1)
+    assert report.whole
+    assert any("was deleted while" in note for note in report.notes)
+    assert {(p.topic, p.partition) for p in report.partitions} == {
+        ("orders", 0),
+        ("__consumer_offsets", 0),
+    }
+
+
+def test_a_segment_that_is_rewritten_meanwhile_is_looked_at_again(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    """Nothing is stored under a checksum of other bytes: a compaction may replace a segment."""
+    first = source.logs()[0]
+    data = first.read_bytes()
+    _, *kept = [data[batch.position :][: batch.size] for batch in iter_batches(data)]
+
+    def rewrite(operation: str, key: str) -> None:
+        if operation == "put" and key.startswith("orders-") and key.endswith(LOG):
+            store.before = lambda *_: None
+            first.write_bytes(b"".join(kept))
+
+    store.before = rewrite
+    report = backup(source, store, puts_at_once=1, partitions_at_once=1)
+    assert report.committed
+    assert check_store(store).whole
+    assert restore(store, tmp_path / "back").whole
+    assert (tmp_path / "back" / "orders-0" / first.name).read_bytes() == b"".join(kept)

@@ -1,0 +1,292 @@
+"""``logstore mirror``: as it is called, as it ends, and what it shows meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints.types import TopicPartition
+from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
+from replication import ServedCluster
+from replication.mirror import MirroredStatus, MirrorStatus, PartitionState
+from replication.mirror.continuous_backup import BackupStatus, ContinuousBackup
+from replication.mirror.observing import PARTITIONS_MAX, MirrorView, problems, samples, summary
+from tests.support.commands import logstore
+from tests.support.until import patience, until
+
+__all__ = ["logstore_kafka", "make_logstore_kafka"]
+
+ROOT = Path(__file__).resolve().parents[3]
+TP = TopicPartition("orders", 0)
+
+
+def once(kafka: ServedCluster, directory: Path, *arguments: str, code: int = 0) -> Any:
+    given = ["--from", kafka.bootstrap_servers, "--dir", str(directory), "--once", *arguments]
+    return logstore("mirror", *given, code=code)
+
+
+def check(kafka: ServedCluster, directory: Path, code: int = 0) -> Any:
+    given = ["--from", kafka.bootstrap_servers, str(directory)]
+    return logstore("mirror", "check", *given, code=code).stdout
+
+
+@contextmanager
+def mirroring(kafka: ServedCluster, directory: Path, *arguments: str) -> Iterator[tuple[Any, Any]]:
+    """The process, and the line that it prints when it has begun."""
+    command = [sys.executable, "-c", "from replication.cli.mirror import mirror; mirror()"]
+    command += ["--from", kafka.bootstrap_servers, "--dir", str(directory), "--json", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def page(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(address + path, timeout=patience()) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_once_and_once_more(logstore_kafka: ServedCluster, tmp_path: Path) -> None:
+    logstore_kafka.create_topic("orders")
+    logstore_kafka.produce("orders", b"one")
+    told = once(logstore_kafka, tmp_path / "mirror")
+    assert "1 of 1 partitions caught up, lag 0" in told.stdout
+    assert "equal" in check(logstore_kafka, tmp_path / "mirror")
+    logstore_kafka.produce("orders", b"two")
+    logstore_kafka.produce("orders", b"three")
+    assert "; 2 offsets were not compared" in check(logstore_kafka, tmp_path / "mirror")
+    once(logstore_kafka, tmp_path / "mirror")
+    assert "3 offsets" in check(logstore_kafka, tmp_path / "mirror")
+    assert "1 of 1 partitions caught up" in once(logstore_kafka, tmp_path / "mirror").stdout
+    read = logstore("read", str(tmp_path / "mirror"), "orders", "--from", "0").stdout
+    assert [line for line in read.splitlines() if line] == ["one", "two", "three"]
+
+
+def test_topics_by_patterns(logstore_kafka: ServedCluster, tmp_path: Path) -> None:
+    for topic in ("orders", "orders.eu", "bills"):
+        logstore_kafka.create_topic(topic)
+    once(logstore_kafka, tmp_path / "mirror", "--topics", r"orders(\..*)?")
+    listed = {each.name for each in (tmp_path / "mirror").iterdir() if each.is_dir()}
+    assert listed == {"orders-0", "orders.eu-0"}
+    assert "2 of 2 partitions" not in check(logstore_kafka, tmp_path / "mirror")  # empty ones
+    assert "bills" not in check(logstore_kafka, tmp_path / "mirror")  # was not to be here
+
+
+def test_what_the_source_deleted_first_is_a_finding(
+    logstore_kafka: ServedCluster, tmp_path: Path
+) -> None:
+    (tp,) = logstore_kafka.create_topic("orders")
+    for value in (b"one", b"two", b"three"):
+        logstore_kafka.produce("orders", value)
+        if value == b"one":
+            once(logstore_kafka, tmp_path / "mirror")
+    log = logstore_kafka.broker(0).log_manager.get(*tp)
+    log.delete_records(2)
+    told = once(logstore_kafka, tmp_path / "mirror", code=1)
+    assert "lost: orders-0 1…1" in told.stdout
+    report = (tmp_path / "mirror" / "mirror-report.jsonl").read_text()
+    events = [json.loads(line) for line in report.splitlines()]
+    assert [(each["kind"], each["from"], each["to"]) for each in events] == [("lost", 1, 2)]
+    once(logstore_kafka, tmp_path / "mirror")  # told once
+    check(logstore_kafka, tmp_path / "mirror")
+
+
+def test_a_backup_beside_it(logstore_kafka: ServedCluster, tmp_path: Path) -> None:
+    """Once it has ended, the store has all that the mirror has."""
+    logstore_kafka.create_topic("orders")
+    logstore_kafka.produce("orders", b"one")
+    once(logstore_kafka, tmp_path / "mirror", "--backup", str(tmp_path / "store"))
+    logstore_kafka.produce("orders", b"two")
+    once(logstore_kafka, tmp_path / "mirror", "--backup", str(tmp_path / "store"))
+    logstore("restore", str(tmp_path / "store"), "--to", str(tmp_path / "back"))
+    assert "1 of 1 partitions compared, 2 offsets" in check(logstore_kafka, tmp_path / "back")
+
+
+def test_a_store_that_refuses_is_an_error_of_one_run(
+    logstore_kafka: ServedCluster, tmp_path: Path
+) -> None:
+    logstore_kafka.create_topic("orders")
+    logstore_kafka.produce("orders", b"one")
+    (tmp_path / "store").write_text("no directory")
+    told = once(logstore_kafka, tmp_path / "mirror", "--backup", str(tmp_path / "store"), code=2)
+    assert "no backup: " in told.stderr
+    assert "1 offsets" in check(logstore_kafka, tmp_path / "mirror")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_cleanly(
+    number: signal.Signals, code: int, logstore_kafka: ServedCluster, tmp_path: Path
+) -> None:
+    logstore_kafka.create_topic("orders")
+    with mirroring(logstore_kafka, tmp_path / "mirror", "--http", "127.0.0.1:0") as (process, told):
+        for value in range(10):
+            logstore_kafka.produce("orders", b"%d" % value)
+
+        def has_all() -> bool:
+            found = json.loads(page(told["http"], "state")[1])
+            return [each["logEndOffset"] for each in found["partitions"]] == [10]
+
+        until(has_all)
+        until(lambda: page(told["http"], "health")[0] == 200)
+        metrics = page(told["http"], "metrics")[1]
+        for name in ("lag_records", "bytes_total", "cuts_total", "seconds_since_answer"):
+            assert f"\nlogstore_mirror_{name} " in metrics
+        assert 'logstore_mirror_partition_lag_records{partition="0",topic="orders"}' in metrics
+        assert page(told["http"], "other")[0] == 404
+
+        second = once(logstore_kafka, tmp_path / "mirror", code=2)
+        assert "lock" in second.stderr
+        check(logstore_kafka, tmp_path / "mirror")  # it is compared while it runs
+
+        process.send_signal(number)
+        out, err = process.communicate(timeout=patience())
+    assert (process.returncode, err) == (code, "")
+    last = json.loads(out.splitlines()[-1])
+    assert (last["caughtUp"], last["lag"], last["problems"]) == (1, 0, [])
+    assert (tmp_path / "mirror" / ".kafka_cleanshutdown").exists()
+
+
+def test_another_cluster_is_refused(
+    make_logstore_kafka: Callable[..., ServedCluster], tmp_path: Path
+) -> None:
+    one, other = make_logstore_kafka(), make_logstore_kafka()
+    one.create_topic("orders")
+    once(one, tmp_path / "mirror")
+    assert "cluster" in once(other, tmp_path / "mirror", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "Missing option '--from'"),
+        (("--from", "127.0.0.1:1"), "Missing option '--dir'"),
+        (("--from", "127.0.0.1:1", "--dir", "mirror"), "127.0.0.1:1"),
+        (("--from", "127.0.0.1:1", "--dir", "mirror", "--topics", "("), "topics '('"),
+        (("--from", "127.0.0.1:1", "--dir", "mirror", "--rate", "0"), "--rate 0"),
+        (("--from", "127.0.0.1:1", "check", "mirror"), "behind its name"),
+        (("--dir", "mirror", "-X", "a=b", "--from", "127.0.0.1:1"), "a is no key"),
+    ],
+)
+def test_slips(
+    arguments: tuple[str, ...], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert text in logstore("mirror", *arguments, code=2).stderr
+    assert not (tmp_path / "mirror").exists()
+
+
+def test_http_for_others_takes_a_word(logstore_kafka: ServedCluster, tmp_path: Path) -> None:
+    told = once(logstore_kafka, tmp_path / "mirror", "--http", "0.0.0.0:0", code=2)
+    assert "not a loopback address" in told.stderr
+
+
+# -- pure functions --------------------------------------------------------------------------------
+
+
+def status(partitions: Mapping[TopicPartition, MirroredStatus] = {}, **fields: Any) -> MirrorView:
+    return MirrorView(MirrorStatus("c", partitions, **{"answered_ms_ago": 10, **fields}))
+
+
+def part(state: PartitionState = PartitionState.CAUGHT_UP, lag: int = 0) -> MirroredStatus:
+    return MirroredStatus(state, 0, 10, 10 + lag, reason="why")
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (status({TP: part(PartitionState.BEHIND, 1000)}), ""),
+        (status({TP: part(PartitionState.GONE)}), ""),
+        (status(unreachable="refused"), ""),  # for a moment
+        (status(answered_ms_ago=61_000, unreachable="refused"), "for 61 s: refused"),
+        (status(answered_ms_ago=None), "not answered in this run"),
+        (status(failure="disk full"), "disk full"),
+        (status({TP: part(PartitionState.REFUSED)}), "orders-0 is refused: why"),
+        (status({TP: part(PartitionState.FAILED)}), "orders-0 is failed: why"),
+        (status()._replace(backup=BackupStatus("s3://b", failure="denied")), "s3://b: denied"),
+    ],
+)
+def test_what_is_not_well(view: MirrorView, text: str) -> None:
+    found = problems(view)
+    assert [text in each for each in found] == ([True] if text else [])
+    assert summary(view)["problems"] == found
+
+
+@pytest.mark.parametrize(
+    ("topics", "each", "has_topics", "has_partitions"),
+    [
+        (2, 3, True, True),
+        (2, PARTITIONS_MAX // 2 + 1, True, False),
+        (PARTITIONS_MAX + 1, 1, False, False),
+    ],
+)
+def test_metrics_are_bounded(
+    topics: int, each: int, has_topics: bool, has_partitions: bool
+) -> None:
+    tps = [TopicPartition(f"t{t}", p) for t in range(topics) for p in range(each)]
+    found = [*samples(status(dict.fromkeys(tps, part(lag=2))))]
+    names = {sample.name for sample in found}
+    assert ("topic_lag_records" in names, "partition_lag_records" in names) == (
+        has_topics,
+        has_partitions,
+    )
+    assert next(s.value for s in found if s.name == "lag_records") == 2 * topics * each
+    assert len(found) < 2 * PARTITIONS_MAX + 50
+
+
+def test_a_store_that_is_down_stops_nobody() -> None:
+    answers: list[Any] = [OSError("down"), ValueError("a bug"), ("hole",), ()]
+
+    def run() -> tuple[str, ...]:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return tuple(found)
+
+    backup = ContinuousBackup("s3://b", run, 60)
+    for failures, failure in ((1, "down"), (2, "ValueError: a bug")):
+        assert not backup.run_now()
+        assert (backup.status.failures, backup.status.failure) == (failures, failure)
+    assert backup.run_now()
+    found = backup.status
+    assert (found.completed, found.failure, found.findings) == (1, "", ("hole",))
+    assert found.completed_ms_ago is not None
+    backup.run_now()
+    assert (backup.status.completed, backup.status.findings) == (2, ())
+
+
+def test_backups_go_on_after_a_failure() -> None:
+    runs: list[int] = []
+
+    def run() -> tuple[str, ...]:
+        runs.append(1)
+        if len(runs) == 1:
+            raise OSError("down")
+        return ()
+
+    backup = ContinuousBackup("s3://b", run, 0.01)
+    backup.start()
+    until(lambda: backup.status.completed >= 2)
+    backup.close()
+    made = len(runs)
+    assert not backup.status.failure
+    assert len(runs) == made
