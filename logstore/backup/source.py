@@ -44,7 +44,7 @@ _NO_ID = uuid.UUID("5f3ec9d6-7c5b-5c0e-9f0a-4c2b4a0c7d11")
 Note = Callable[[str], None]
 
 
-class Owner(NamedTuple):
+class SourceOwner(NamedTuple):
     """Whose directories they are: ``cluster_id`` "" and ``node_id`` −1 where no file says it."""
 
     cluster_id: str
@@ -52,7 +52,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(slots=True)
-class SourceTopic:
+class BackedTopic:
     topic: str
     topic_id: uuid.UUID
     properties: TopicProperties = field(default_factory=lambda: TopicProperties({}, 0))
@@ -87,7 +87,7 @@ class BackupSource:
         self.paths, self._wanted, self._broker = list(paths), wanted, broker
         self._given, self._note = dict(topic_configs or {}), note
 
-    def look(self) -> tuple[Owner, list[SourceTopic]]:
+    def look(self) -> tuple[SourceOwner, list[BackedTopic]]:
         """Whose directories they are, and all topics with their partitions as listed now.
 
         Raises:
@@ -97,10 +97,10 @@ class BackupSource:
         """
         layouts = list_partitions(self.paths, self._filter(), broker=self._broker)
         owner = self._owner(layouts)
-        found: dict[str, SourceTopic] = {}
+        found: dict[str, BackedTopic] = {}
         for layout in layouts:
             topic_id = _id_of(layout, owner.cluster_id)
-            topic = found.setdefault(layout.topic, SourceTopic(layout.topic, topic_id))
+            topic = found.setdefault(layout.topic, BackedTopic(layout.topic, topic_id))
             if topic.topic_id != topic_id:
                 raise ConfigError(
                     f"{printable(layout.name)}: its topic id is another than that of the "
@@ -130,7 +130,7 @@ class BackupSource:
             return None
         return with_rolls(found[0], self._note)
 
-    def _owner(self, layouts: Iterable[PartitionLayout]) -> Owner:
+    def _owner(self, layouts: Iterable[PartitionLayout]) -> SourceOwner:
         """Whose they are, by ``meta.properties``."""
         places = dict.fromkeys([*(os.path.dirname(each.uri) for each in layouts), *self.paths])
         found = {owner for owner in map(_owner, places) if owner is not None}
@@ -142,7 +142,7 @@ class BackupSource:
                 names = ", ".join(printable(value, 200) for value in sorted(values))
                 raise ConfigError(f"the directories belong to several {what}: {names}")
         cluster = max((owner.cluster_id for owner in found), default="")
-        return Owner(cluster, max((owner.node_id for owner in found), default=UNKNOWN))
+        return SourceOwner(cluster, max((owner.node_id for owner in found), default=UNKNOWN))
 
     def _filter(self) -> TopicFilter:
         def wanted(topic: str, _: int, __: bool) -> bool:
@@ -166,7 +166,7 @@ def _id_of(layout: PartitionLayout, cluster_id: str) -> uuid.UUID:
     return uuid.uuid5(_NO_ID, f"{cluster_id}/{layout.topic}")
 
 
-def _owner(log_dir: str) -> Owner | None:
+def _owner(log_dir: str) -> SourceOwner | None:
     storage, path = open_storage(join_uri(log_dir, META_PROPERTIES))
     try:
         meta = MetaPropertiesFile(path, storage).read()
@@ -174,7 +174,7 @@ def _owner(log_dir: str) -> Owner | None:
         raise ConfigError(f"{shown(log_dir)}: {error}") from error
     if meta is None:
         return None
-    return Owner(meta.cluster_id or "", UNKNOWN if meta.node_id is None else meta.node_id)
+    return SourceOwner(meta.cluster_id or "", UNKNOWN if meta.node_id is None else meta.node_id)
 
 
 def log_config(properties: TopicProperties) -> LogConfig:
@@ -208,9 +208,9 @@ def committed_end(layout: PartitionLayout) -> int:
 
 __all__ = [
     "CLUSTER_METADATA",
+    "BackedTopic",
     "BackupSource",
-    "Owner",
-    "SourceTopic",
+    "SourceOwner",
     "committed_end",
     "leader_epochs",
     "log_config",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from checkpoints.loggers import package_loggers
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, EXIT_INTERRUPTED, fail
@@ -45,7 +47,7 @@ class MirrorOptions(NamedTuple):
     as_json: bool = False
 
 
-class Ending(NamedTuple):
+class RunEnding(NamedTuple):
     """How a run ended; ``reason`` of an error."""
 
     code: int = 0
@@ -57,12 +59,12 @@ def run(wanted: MirrorOptions) -> int:
     from replication.mirror import Mirror
 
     signals = _Signals()
-    with signals.noted(), ExitStack() as stack:
+    with signals.noted(), _warnings(), ExitStack() as stack:
         mirror = Mirror(wanted.source, wanted.directory, wanted.config)
         backup = None if wanted.make_backup is None else wanted.make_backup(mirror.directory)
         try:
             mirror.start()
-            stack.callback(mirror.close)
+            stack.callback(_close, mirror)
             reporter = stack.enter_context(_Reporter(mirror, backup, wanted).shown())
             address = None
             if wanted.http is not None:
@@ -82,17 +84,46 @@ def run(wanted: MirrorOptions) -> int:
         following = _once if wanted.once else _until_stopped
         ending = following(mirror, reporter, signals, patience_ms)
         reporter.report()
-        mirror.close()
+        if (reason := _close(mirror)) and not ending.code:
+            ending = RunEnding(EXIT_ERROR, reason)
         if backup is not None:
             backup.close()
             if not ending.code and not backup.run_now() and wanted.once:
-                ending = Ending(EXIT_ERROR, f"no backup: {backup.status.failure}")
+                ending = RunEnding(EXIT_ERROR, f"no backup: {backup.status.failure}")
         reporter.finish()
     if ending.reason:
         terminal.line(f"error: {printable(ending.reason)}", err=True)
     if not ending.code and wanted.once and reporter.has_findings:
         return EXIT_FINDINGS
     return ending.code or signals.code
+
+
+def _close(mirror: Mirror) -> str:
+    """Why it could not be closed cleanly; "" if it was, or is closed already."""
+    try:
+        mirror.close()
+    except LogstoreError as error:
+        return str(error)
+    return ""
+
+
+class _WarningLines(logging.Handler):
+    """What is logged, a line each: a traceback says nothing to who runs the command."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        terminal.line(f"warning: {printable(record.getMessage())}", err=True)
+
+
+@contextmanager
+def _warnings() -> Iterator[None]:
+    handler, loggers = _WarningLines(logging.WARNING), package_loggers()
+    for each in loggers:
+        each.addHandler(handler)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeHandler(handler)
 
 
 class _Signals:
@@ -125,15 +156,15 @@ _interrupt = signal.default_int_handler
 
 def _until_stopped(
     mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: int
-) -> Ending:
+) -> RunEnding:
     while not signals.stop.wait(LOOK_S):
         reporter.report()
         if mirror.failure is not None:
-            return Ending(EXIT_ERROR, str(mirror.failure))
-    return Ending()
+            return RunEnding(EXIT_ERROR, str(mirror.failure))
+    return RunEnding()
 
 
-def _once(mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: int) -> Ending:
+def _once(mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: int) -> RunEnding:
     """Follow up to the ends that the source has now. What has not moved for a while will not."""
     answer: list[bool | LogstoreError] = []
 
@@ -150,20 +181,30 @@ def _once(mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: i
         while thread.is_alive():
             thread.join(LOOK_S)
             if signals.stop.is_set():
-                return Ending()
+                return RunEnding()
             status = reporter.report()
             if status.bytes != moved:
                 moved, moved_ms = status.bytes, _now_ms()
             elif _now_ms() - moved_ms >= patience_ms:
-                return Ending(EXIT_ERROR, _why_nothing_moves(reporter.look(), patience_ms))
+                return RunEnding(EXIT_ERROR, _why_nothing_moves(reporter.look(), patience_ms))
     finally:
         if thread.is_alive():
-            mirror.close()  # ends the wait
+            _close(mirror)  # ends the wait
             thread.join()
     found = answer[0] if answer else False
-    if isinstance(found, LogstoreError):
-        return Ending(EXIT_ERROR, str(found))
-    return Ending(0 if found else EXIT_FINDINGS)
+    error = found if isinstance(found, LogstoreError) else mirror.failure
+    if error is not None:
+        return RunEnding(EXIT_ERROR, str(error))
+    return RunEnding() if found else _not_reached(reporter.look())
+
+
+def _not_reached(view: MirrorView) -> RunEnding:
+    """What the source sends may be refused; that anything else fails is an error."""
+    from replication.mirror import PartitionState
+    from replication.mirror.observing import problems
+
+    has_failed = view.status.count(PartitionState.FAILED) > 0
+    return RunEnding(EXIT_ERROR if has_failed else EXIT_FINDINGS, "; ".join(problems(view)))
 
 
 def _why_nothing_moves(view: MirrorView, patience_ms: int) -> str:

@@ -98,7 +98,8 @@ def decide(
                     pause.append(tp)
             elif before is None or before.may_retry or _is_new(before, leader.leader_epoch):
                 wanted.append(WantedPartition(tp, topic.topic_id, *leader))
-    lost = [name for name in here if is_chosen(name) and name not in view.topics]
+    shown = {*view.topics, *view.refused}
+    lost = [name for name in here if is_chosen(name) and name not in shown]
     for name in lost:
         pause += [
             TopicPartition(name, number)

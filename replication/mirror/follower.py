@@ -15,6 +15,7 @@ from logstore.common.types import Buffer
 from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, AppendInfo, scan_batches
 from logstore.log import PartitionLog
 from logstore.storage.base import Storage
+from replication.common.error_codes import ErrorCode
 from replication.mirror.belief import check_watermarks, committed
 from replication.mirror.errors import SourceContradictsError
 from replication.mirror.report import MirrorEventKind, MirrorReport
@@ -33,6 +34,7 @@ class MirrorFollower(FollowerSide):
         source_log_start: the same of the start of its log.
         received: bytes that were appended.
         cuts: how often records went.
+        refusal: why the leader does not answer, if it said so last.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class MirrorFollower(FollowerSide):
         super().__init__(partition)
         self.source_high_watermark = self.source_log_start = -1
         self.received = self.cuts = 0
+        self.refusal: ErrorCode | None = None
         self._useless = 0  # answers in a row that have nothing committed
         self._report, self._storage = report, storage
         self._keep_deleted = keep_deleted
@@ -102,6 +105,7 @@ class MirrorFollower(FollowerSide):
         with self._replica.lock:
             log = self._following(leader_epoch)
             before, is_first = log.core.snapshot, self.source_high_watermark < 0
+            self.refusal = None
             self.source_high_watermark = leader_high_watermark
             self.source_log_start = leader_log_start
             end = before.log_end_offset

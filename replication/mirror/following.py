@@ -14,6 +14,7 @@ from logstore.log import PartitionLog
 from logstore.manager import LogManager, WantedLog
 from logstore.storage.base import Storage
 from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     FencedLeaderEpochError,
     LogAheadError,
@@ -26,7 +27,7 @@ from replication.common.state import NO_LEADER, UNKNOWN_EPOCH, PartitionRegistra
 from replication.common.transport import Transport
 from replication.decisions.truncation import CONSUMER_RULE
 from replication.fetcher import FetcherManager, InitialFetchState
-from replication.fetcher.fetch_failures import FetcherContext
+from replication.fetcher.fetch_failures import REACTIONS, FetcherContext, FetchReaction
 from replication.mirror.decisions import LocalPartition, MirrorPlan, Replaced, WantedPartition
 from replication.mirror.errors import SourceContradictsError
 from replication.mirror.follower import MirrorFollower
@@ -68,7 +69,7 @@ class Following:
 
     Args:
         on_progress: called, without a lock, with partitions that went on.
-        on_stale_metadata: as of `FetcherContext`.
+        on_stale_metadata: called, under a fetcher's lock, when a leader is not where it was.
     """
 
     def __init__(
@@ -114,9 +115,10 @@ class Following:
                 partial(finish_changes, log_manager),
                 quota,
                 self._failed,
-                on_stale_metadata,
+                self._on_refused,
             )
         )
+        self._on_stale_metadata = on_stale_metadata
         self._partitions: dict[TopicPartition, MirroredPartition] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
         self._gone: frozenset[str] = frozenset()
@@ -136,6 +138,15 @@ class Following:
         """Follow nobody. On return nothing is appended any more."""
         self._fetchers.close()
 
+    def _on_refused(self, tp: TopicPartition | None, code: ErrorCode) -> None:
+        """Under a fetcher's lock."""
+        if tp is None or REACTIONS[code] in (FetchReaction.SOON, FetchReaction.FAIL):
+            self._on_stale_metadata()
+        elif REACTIONS[code] is FetchReaction.LATER:
+            partition = self._partitions.get(tp)
+            if partition is not None:
+                partition.follower.refusal = code
+
     # -- what is here --------------------------------------------------------------------------
 
     @property
@@ -153,6 +164,8 @@ class Following:
         failed = dict(self._failed)
         for tp, error in failed.items():
             self._report_failure(tp, error)
+        for topic, code in self._refusals().items():
+            self._report.add_once(MirrorEventKind.FAILED, topic, f"the source says {code.name}")
         with self._lock:
             leaders = dict(self._leaders)
         found = {}
@@ -161,6 +174,14 @@ class Following:
             again = tp in failed and (retry or isinstance(failed[tp], FencedLeaderEpochError))
             found[tp] = LocalPartition(log.topic_id, leader_id, epoch, again)
         return found
+
+    def _refusals(self) -> dict[str, ErrorCode]:
+        """One answer for all partitions of a topic: without rights these are many."""
+        return {
+            tp.topic: partition.follower.refusal
+            for tp, partition in [*self._partitions.items()]
+            if partition.follower.refusal is not None
+        }
 
     def _report_failure(self, tp: TopicPartition, error: Exception) -> None:
         if isinstance(error, LogAheadError):
@@ -204,7 +225,7 @@ class Following:
         refused = self._report.open_reason(MirrorEventKind.REFUSED, tp)
         if is_gone:
             state = PartitionState.GONE
-        elif error is not None:
+        elif error is not None or follower.refusal is not None:
             state = PartitionState.FAILED
         elif refused:
             state = PartitionState.REFUSED
@@ -213,6 +234,8 @@ class Following:
         else:
             state = PartitionState.CAUGHT_UP if end >= known else PartitionState.BEHIND
         reason = refused if error is None else str(error)
+        if follower.refusal is not None:
+            reason = reason or f"the source says {follower.refusal.name}"
         return MirroredStatus(
             state,
             start,
