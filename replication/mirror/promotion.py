@@ -52,6 +52,10 @@ UNSEEN_PRODUCERS = 1_000_000
 """Brokers of the source have taken blocks of 1,000 ids, and gave some to producers of which no log
 here has a record yet. They may go on with the new cluster."""
 
+UNSEEN_ELECTIONS = 1000
+"""Leaders of the source had epochs that no record has. A client that knew one believes no leader of
+an earlier epoch, as long as the topic has the same id."""
+
 _TIERED = "remote.storage.enable"
 _METADATA_TP = TopicPartition(filenames.CLUSTER_METADATA, 0)
 
@@ -252,7 +256,7 @@ class _Promoter:
         """Each step may be the last one of a process that is killed: the next one does all again,
         and finds done what is done."""
         storage, path = self._storage, self._path
-        epochs = {tp: state.leader_epoch + 1 for tp, state in cluster.states.items()}
+        epochs = {tp: state.leader_epoch + UNSEEN_ELECTIONS for tp, state in cluster.states.items()}
         led = {tp for tp, state in cluster.states.items() if state.leader != NO_LEADER}
         if storage.info(metadata_dir(path)) is not None:  # of the source, whose copy this was
             aside = filenames.stray_dir_name(_METADATA_TP, random_id())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from typing import Any, TypeAlias
 
 import pytest
@@ -13,7 +14,7 @@ from logstore.common.errors import ConfigError, LogDirLockedError
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.log import PartitionLog
-from logstore.manager import LogManager, ManagerOwner
+from logstore.manager import LogManager, ManagerOwner, peek
 from logstore.manager.log_dir import LOCK
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage.memory import MemoryStorage
@@ -37,6 +38,7 @@ from replication.mirror import (
     Why,
     promote,
 )
+from replication.mirror.identity import refusal
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from tests.support.served import batch, connect, fetch, find_coordinator, produce
@@ -104,16 +106,25 @@ def stable(client: WireClient, tp: TopicPartition) -> bool:
     return bool(found.last_stable_offset == found.high_watermark)
 
 
-@pytest.fixture(scope="module")
-def original() -> MemoryStorage:
+@cache
+def _original() -> MemoryStorage:
     found = MemoryStorage()
     filled(found)
     return found
 
 
+def new_storage() -> FaultyStorage:
+    return copy_of(_original())
+
+
 @pytest.fixture
-def storage(original: MemoryStorage) -> FaultyStorage:
-    return copy_of(original)
+def original() -> MemoryStorage:
+    return _original()
+
+
+@pytest.fixture
+def storage() -> FaultyStorage:
+    return new_storage()
 
 
 def copy_of(original: MemoryStorage) -> FaultyStorage:
@@ -221,7 +232,7 @@ def test_a_promoted_directory_is_a_cluster_of_its_own(storage: FaultyStorage) ->
         state = image.partition(tp)
         assert state is not None
         assert (state.replicas, state.isr, state.leader) == ((0,), (0,), -1)
-        assert state.leader_epoch > epoch
+        assert state.leader_epoch >= epoch + 1000  # leaders without a record
     properties = storage.read_file(f"{D}/server.properties").decode()
     assert "controller.quorum.voters=0@10.0.0.1\\:19093\n" in properties
     assert "offsets.topic.num.partitions=3\n" in properties
@@ -374,6 +385,22 @@ def as_mirror(storage: MemoryStorage) -> None:
     MirrorFile.of(D, storage).write(MirrorIdentity("A" * 22, "host:9092", topics=("orders",)))
 
 
+def test_what_is_decided_is_durable_before_it_is_told(storage: FaultyStorage) -> None:
+    """In the order of a coordinator: the decision, all markers, the end."""
+    durable: list[str] = []
+    flush = PartitionLog.flush
+
+    def noted(log: PartitionLog, offset: int | None = None) -> None:
+        flush(log, offset)
+        if log.recovery_point == log.log_end_offset:
+            durable.append(log.topic_partition.topic)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionLog, "flush", noted)
+        done(storage)
+    assert durable[:4] == [TRANSACTION_STATE, A.topic, A.topic, TRANSACTION_STATE]
+
+
 def mirror_state(storage: MemoryStorage) -> MirrorState:
     identity = MirrorFile.of(D, storage).read()
     assert identity is not None
@@ -388,6 +415,8 @@ def test_a_mirror_follows_no_more(storage: FaultyStorage) -> None:
     as_mirror(storage)
     first = done(storage)
     assert mirror_state(storage) is MirrorState.PROMOTED
+    known = MirrorFile.of(D, storage).read()
+    assert "was promoted" in (refusal(peek(D, storage), known, None) or "")
     again = promote(D, storage=storage)
     assert (again.before, again.promoted) == (True, False)
     assert (again.cluster_id, again.node_id) == (first.cluster_id, first.node_id)
