@@ -7,6 +7,7 @@ may have cut or deleted it meanwhile, and `range_diff` finds the batch and the r
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ _EXACT_MAX = 16
 """How many chunks with differences are read down to the record; others are reported as ranges."""
 _LOOKS = 3
 """How often a range is read before a difference counts."""
+_PAUSE_S = 0.2
+"""Before a high watermark below the end of the files is asked for again."""
 _AT_SOURCE = "/source"
 
 OnBytes = Callable[[int], None]
@@ -92,7 +95,7 @@ class MirroredPartitionCheck:
 
     def _begin(self) -> int:
         """Where what both sides have begins, and notes on what only one has."""
-        mine, theirs, found = self._extent, self._bounds, self.found
+        mine, theirs, found = self._extent, self._settled(), self.found
         if mine.start == mine.end:  # nothing is kept: it may begin anywhere
             found.leave_out(UncomparedReason.BEHIND, max(theirs.start, mine.end), theirs.end)
             return mine.end
@@ -106,6 +109,17 @@ class MirroredPartitionCheck:
         found.leave_out(UncomparedReason.BEHIND, max(mine.end, theirs.start), theirs.end)
         self._end = min(mine.end, theirs.end)
         return max(mine.start, theirs.start)
+
+    def _settled(self) -> SourceBounds:
+        """The bounds of the source. A leader that is new may not know yet what was committed."""
+        for _ in range(_LOOKS):
+            if self._extent.end <= self._bounds.end:
+                break
+            threading.Event().wait(_PAUSE_S)
+            now = self._source.bounds([self._checked.tp])[self._checked.tp]
+            if now.failure is None:
+                self._bounds = now
+        return self._bounds
 
     # -- a chunk -------------------------------------------------------------------------------
 
