@@ -96,7 +96,11 @@ LANES = {
         ),
     ),
     "simulator": Lane("Simulator", ("simulator",), ("replication/simulator",)),
-    "spark": Lane("Spark", ("spark_read", "spark_verify", "spark_backup"), ("logstore/spark", "logstore/verify")),
+    "spark": Lane(
+        "Spark",
+        ("spark_read", "spark_verify", "spark_backup"),
+        ("logstore/spark", "logstore/verify"),
+    ),
 }
 
 CHOSEN = [
