@@ -44,10 +44,11 @@ logger = get_logger(__name__)
 class _Entry:
     """A shown file."""
 
-    __slots__ = ("mtime_ms", "source")
+    __slots__ = ("max_timestamp_ms", "mtime_ms", "source")
 
-    def __init__(self, source: ByteSource, mtime_ms: int) -> None:
+    def __init__(self, source: ByteSource, mtime_ms: int, max_timestamp_ms: int = -1) -> None:
         self.source, self.mtime_ms = source, mtime_ms
+        self.max_timestamp_ms = max_timestamp_ms
 
 
 class TierStorage:
@@ -72,6 +73,10 @@ class TierStorage:
         self._files: dict[str, _Entry] | None = None
         self._partitions: dict[str, dict[str, _Entry]] = {}
 
+    def under(self, root: str) -> TierStorage:
+        """The same view, shown below another root."""
+        return TierStorage(root, self._layout, self._objects)
+
     # ---- names
 
     def _names(self, path: str) -> list[str] | None:
@@ -87,6 +92,10 @@ class TierStorage:
         scheme, separator, rest = path.rpartition("://")
         # Two slashes would mean something of their own to ``normpath``.
         return scheme + separator + posixpath.normpath(rest.rstrip("/") or "/")
+
+    def _is_above(self, path: str) -> bool:
+        """Whether the root is somewhere below: what lies over this storage walks down to it."""
+        return self._root.startswith(f"{self.real_path(path).rstrip('/')}/")
 
     def _find(self, path: str) -> _Entry | None:
         names = self._names(path)
@@ -147,7 +156,8 @@ class TierStorage:
 
     def info(self, path: str) -> FileInfo | None:
         names = self._names(path)
-        if names == [] or (names and len(names) == 1 and names[0] in self._layout.partitions()):
+        is_partition = names and len(names) == 1 and names[0] in self._layout.partitions()
+        if names == [] or is_partition or self._is_above(path):
             return FileInfo(posixpath.basename(self.real_path(path)), 0, 0, FileKind.DIRECTORY)
         try:
             entry = self._find(path)
@@ -164,6 +174,11 @@ class TierStorage:
         source = entry.source
         is_it = isinstance(source, WholeObject) and source.size == source.whole
         return source.path if isinstance(source, WholeObject) and is_it else ""
+
+    def max_timestamp(self, path: str) -> int:
+        """In ms: no record of a shown segment is later. −1 where that is not known."""
+        entry = self._find(path)
+        return -1 if entry is None else entry.max_timestamp_ms
 
     def free_bytes(self, path: str) -> int:
         return 0  # nothing is written here
@@ -215,7 +230,7 @@ def show_partition(path: str, remote: RemotePartition, objects: Objects) -> dict
         )
         for (offset, suffix), source in sources.items():
             name = filenames.segment_file_name(offset, suffix)
-            shown[name] = _Entry(source, piece.segment.mtime_ms)
+            shown[name] = _Entry(source, piece.segment.mtime_ms, piece.segment.max_timestamp_ms)
     if not choice.pieces:
         empty = max(remote.end_offset, 0)
         for suffix in (filenames.LOG_SUFFIX, filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):
