@@ -89,6 +89,8 @@ class RemoteSegment:
     snapshot: ByteSource | None = None
     epochs: ByteSource | None = None
     mtime_ms: int = 0
+    max_timestamp_ms: int = -1
+    """The highest timestamp of its records, where that was sealed when it was put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ class BackupLayout:
                 indexes, where.position, where.size, stored.indexes_size, stored.indexes_crc
             )
 
-        return _segment(
+        found = _segment(
             stored.base_offset,
             stored.end_offset,
             stored.leader_epochs,
@@ -182,6 +184,7 @@ class BackupLayout:
             part,
             self._commit.time_ms,
         )
+        return replace(found, max_timestamp_ms=stored.max_timestamp_ms)
 
     def files(self) -> Mapping[str, bytes]:
         commit = self._commit

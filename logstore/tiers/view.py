@@ -44,10 +44,11 @@ logger = get_logger(__name__)
 class _Entry:
     """A shown file."""
 
-    __slots__ = ("mtime_ms", "source")
+    __slots__ = ("max_timestamp_ms", "mtime_ms", "source")
 
-    def __init__(self, source: ByteSource, mtime_ms: int) -> None:
+    def __init__(self, source: ByteSource, mtime_ms: int, max_timestamp_ms: int = -1) -> None:
         self.source, self.mtime_ms = source, mtime_ms
+        self.max_timestamp_ms = max_timestamp_ms
 
 
 class TierStorage:
@@ -174,6 +175,11 @@ class TierStorage:
         is_it = isinstance(source, WholeObject) and source.size == source.whole
         return source.path if isinstance(source, WholeObject) and is_it else ""
 
+    def max_timestamp(self, path: str) -> int:
+        """In ms: no record of a shown segment is later. −1 where that is not known."""
+        entry = self._find(path)
+        return -1 if entry is None else entry.max_timestamp_ms
+
     def free_bytes(self, path: str) -> int:
         return 0  # nothing is written here
 
@@ -224,7 +230,7 @@ def show_partition(path: str, remote: RemotePartition, objects: Objects) -> dict
         )
         for (offset, suffix), source in sources.items():
             name = filenames.segment_file_name(offset, suffix)
-            shown[name] = _Entry(source, piece.segment.mtime_ms)
+            shown[name] = _Entry(source, piece.segment.mtime_ms, piece.segment.max_timestamp_ms)
     if not choice.pieces:
         empty = max(remote.end_offset, 0)
         for suffix in (filenames.LOG_SUFFIX, filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):

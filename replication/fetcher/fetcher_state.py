@@ -237,6 +237,8 @@ class FetchState:
                 was committed there, and so may their producers and transactions. Then our log
                 begins again at the leader's log start.
         """
+        if answer.end_offset < 0:
+            self.partition.follower.epoch_not_known(self.last_epoch)
         log_end = self.partition.log_end_offset
         cut = truncation_point(
             answer, self.partition.follower.own_end_offset_for, log_end, min(self.offset, log_end)

@@ -137,6 +137,21 @@ class MirrorFollower(FollowerSide):
 
     # -- what makes a log shorter --------------------------------------------------------------
 
+    def epoch_not_known(self, epoch: int) -> None:
+        """A leader knows its own epoch, which is no earlier: so it has another history.
+
+        Raises:
+            SourceContradictsError: always. All here was committed, so nothing goes, and nothing is
+                appended that nobody has compared.
+        """
+        end = self._replica.log_end_offset
+        raise self._contradiction(
+            f"the source knows nothing of leader epoch {epoch}, in which it gave the records up to "
+            f"{end}",
+            end,
+            end,
+        )
+
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """Cut records that the source does not have any more, as it has elected a leader without
         them. They stay beside the log.

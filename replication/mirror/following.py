@@ -147,6 +147,11 @@ class Following:
             if partition is not None:
                 partition.follower.refusal = code
 
+    @property
+    def dead_fetchers(self) -> int:
+        """Those that ended with an error of ours."""
+        return self._fetchers.dead_workers
+
     # -- what is here --------------------------------------------------------------------------
 
     @property
@@ -172,7 +177,7 @@ class Following:
         for tp, log in self._log_manager.logs.items():
             leader_id, epoch = leaders.get(tp, (NO_LEADER, UNKNOWN_EPOCH))
             again = tp in failed and (retry or isinstance(failed[tp], FencedLeaderEpochError))
-            found[tp] = LocalPartition(log.topic_id, leader_id, epoch, again)
+            found[tp] = LocalPartition(log.topic_id, leader_id, epoch, again, log.epochs.latest)
         return found
 
     def _refusals(self) -> dict[str, ErrorCode]:
@@ -261,8 +266,9 @@ class Following:
             forget_id: notes, durably, that a topic's id must not come back.
         """
         for each in plan.replaced:
-            forget_id(each.old_id)
-            self._set_aside(each)
+            if each.old_id is not None:
+                forget_id(each.old_id)
+            self.set_aside(each, "the source has another topic of that name")
         self._note_gone(plan.gone)
         self._fetchers.remove_fetchers(plan.pause)
         with self._lock:
@@ -272,7 +278,8 @@ class Following:
         self._follow([each for each in made if each.leader_id != NO_LEADER], configs)
         self._fetchers.close_idle()
 
-    def _set_aside(self, old: Replaced) -> None:
+    def set_aside(self, old: Replaced, reason: str) -> None:
+        """Give up logs for a later topic of their name. They stay, under another name."""
         tps = [TopicPartition(old.topic, number) for number in old.partitions]
         self._fetchers.remove_fetchers(tps)
         with self._lock:
@@ -289,11 +296,10 @@ class Following:
                 self._report.add(
                     MirrorEventKind.SET_ASIDE,
                     tp,
-                    "the source has another topic of that name",
+                    reason,
                     logs[tp].log_start_offset,
                     logs[tp].log_end_offset,
-                    old_id=str(old.old_id),
-                    new_id=str(old.new_id),
+                    **_ids(old),
                 )
         self._log_manager.set_aside(old.topic, old.partitions)
 
@@ -403,6 +409,12 @@ class Following:
                     )
             except (LogstoreError, OSError) as error:
                 logger.error("what the source deleted of %s is still here: %s", tp, error)
+
+
+def _ids(old: Replaced) -> dict[str, str]:
+    if old.old_id is None:
+        return {}
+    return {"old_id": str(old.old_id), "new_id": str(old.new_id)}
 
 
 __all__ = ["Following"]

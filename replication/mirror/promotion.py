@@ -47,10 +47,15 @@ from replication.mirror.identity import MirrorFile, MirrorState
 from replication.mirror.server_properties import Listeners, server_properties
 
 SERVER_PROPERTIES = "server.properties"
+_LARGEST = 1 << 20  # of a server.properties; a larger one is nobody's
 DEFAULT_NODE = 1
 UNSEEN_PRODUCERS = 1_000_000
 """Brokers of the source have taken blocks of 1,000 ids, and gave some to producers of which no log
 here has a record yet. They may go on with the new cluster."""
+
+UNSEEN_ELECTIONS = 1000
+"""Leaders of the source had epochs that no record has. A client that knew one believes no leader of
+an earlier epoch, as long as the topic has the same id."""
 
 _TIERED = "remote.storage.enable"
 _METADATA_TP = TopicPartition(filenames.CLUSTER_METADATA, 0)
@@ -190,11 +195,12 @@ class _Promoter:
         found = self._summary(cluster, node_id)
         if found.findings and not self._rules.partial:
             return found
-        ended = self._carry_out(cluster, found)
+        properties = self._server_properties(cluster, found)
+        ended = self._carry_out(cluster, found, properties)
         return found._replace(
             promoted=not self._rules.dry_run,
             ended=ended,
-            server_properties=self._properties_path(),
+            server_properties=None if properties is None else self._properties_path,
         )
 
     def _already(self, meta: MetaProperties | None, was_promoted: bool) -> Promotion:
@@ -248,11 +254,13 @@ class _Promoter:
 
     # -- what is written -------------------------------------------------------------------------
 
-    def _carry_out(self, cluster: AdoptedCluster, found: Promotion) -> EndedTransactions:
+    def _carry_out(
+        self, cluster: AdoptedCluster, found: Promotion, properties: bytes | None
+    ) -> EndedTransactions:
         """Each step may be the last one of a process that is killed: the next one does all again,
         and finds done what is done."""
         storage, path = self._storage, self._path
-        epochs = {tp: state.leader_epoch + 1 for tp, state in cluster.states.items()}
+        epochs = {tp: state.leader_epoch + UNSEEN_ELECTIONS for tp, state in cluster.states.items()}
         led = {tp for tp, state in cluster.states.items() if state.leader != NO_LEADER}
         if storage.info(metadata_dir(path)) is not None:  # of the source, whose copy this was
             aside = filenames.stray_dir_name(_METADATA_TP, random_id())
@@ -266,8 +274,8 @@ class _Promoter:
         try:
             directory_id = new_uuid(random_id)
             self._write_meta(found, directory_id)
-            if self._rules.listeners is not None:
-                self._write_server_properties(cluster, found)
+            if properties is not None:
+                replace_file(storage, self._properties_path, properties)
             image = _image(cluster, epochs, led, found)
             self._write_metadata(image, {found.node_id: directory_id})
         finally:
@@ -304,16 +312,26 @@ class _Promoter:
         file = MetaPropertiesFile(os.path.join(self._path, META_PROPERTIES), self._storage)
         file.write(MetaProperties(1, found.cluster_id, found.node_id, directory_id), self._now_ms)
 
-    def _properties_path(self) -> str | None:
-        if self._rules.listeners is None:
-            return None
+    @property
+    def _properties_path(self) -> str:
         return os.path.join(self._path, SERVER_PROPERTIES)
 
-    def _write_server_properties(self, cluster: AdoptedCluster, found: Promotion) -> None:
-        assert self._rules.listeners is not None
+    def _server_properties(self, cluster: AdoptedCluster, found: Promotion) -> bytes | None:
+        """
+        Raises:
+            ConfigError: the file is there, and is another.
+        """
+        if self._rules.listeners is None:
+            return None
         counts = {name: len(topic.partitions) for name, topic in cluster.topics.items()}
-        text = server_properties(self._path, found.node_id, self._rules.listeners, counts)
-        replace_file(self._storage, os.path.join(self._path, SERVER_PROPERTIES), text.encode())
+        wanted = server_properties(self._path, found.node_id, self._rules.listeners, counts)
+        is_there = self._storage.info(self._properties_path) is not None
+        if is_there and self._storage.read_file(self._properties_path, _LARGEST) != wanted.encode():
+            raise ConfigError(
+                f"{self._properties_path} is there already, and says something else: move it away; "
+                "nothing was changed"
+            )
+        return wanted.encode()
 
     def _write_metadata(self, image: ClusterImage, directories: Mapping[int, uuid.UUID]) -> None:
         """Under a name that each broker removes, until it is whole."""

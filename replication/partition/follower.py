@@ -140,6 +140,10 @@ class FollowerSide:
         """
         self._replica.call_storage(self._replica.local_log().flusher.flush_overdue)
 
+    def epoch_not_known(self, epoch: int) -> None:
+        """The leader knows neither our latest epoch nor a later one, and so not where our log may
+        differ from its own: what is above our high watermark goes (R-132)."""
+
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """Truncate the log (R-138).
 

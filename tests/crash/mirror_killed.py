@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from logstore import LogConfig, LogManager
@@ -48,6 +49,10 @@ def size_of(directory: Path) -> int:
     return found
 
 
+def _has_grown(mirror: Path, bound: int) -> bool:
+    return mirror.exists() and size_of(mirror) >= bound
+
+
 def start(servers: str, mirror: Path, *arguments: str) -> subprocess.Popen[str]:
     command = argv_of("mirror", "--from", servers, "--dir", str(mirror), "--json", *arguments)
     return subprocess.Popen(
@@ -71,7 +76,7 @@ def run(seed: int, directory: Path) -> int:
         for _ in range(KILLS):
             process = start(servers, mirror, "--rate", "8MB")
             bound = draw.choice([0, draw.randrange(1, total)])
-            until(lambda bound=bound: mirror.exists() and size_of(mirror) >= min(bound, total))
+            until(partial(_has_grown, mirror, bound))
             process.kill()
             process.communicate()
             killed += 1

@@ -20,7 +20,6 @@ from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.mirror import Mirror
 from replication.protocol import ApiKey
-from replication.protocol import messages as wire
 from tests.histories.history import Run, history
 from tests.support.mirrored import (
     batches_of,
@@ -40,6 +39,7 @@ from tests.support.scripted_source import (
     ScriptedSource,
     SourceLog,
     SourceTopic,
+    diverging,
     header_of,
     on_answers,
     on_parts,
@@ -150,11 +150,10 @@ class Scene:
 
     def lie(self) -> tuple[str, Lie]:
         rng, topic = self.rng, self.rng.choice([None, *self.source.topics])
-        end = wire.FetchResponse.EpochEndOffset
         by = rng.choice([-(2**40), -3, -1, 1, 1000, 2**62])
         headers = rng.choice(
             [
-                *({"epoch": epoch} for epoch in (2**31 - 1, -1, 0)),
+                *({"epoch": epoch} for epoch in (2**31 - 1, -1)),
                 *({"delta": delta} for delta in (2**31 - 1, -1)),
                 {"crc": 7},
                 {"magic": 9},
@@ -174,10 +173,7 @@ class Scene:
                 "a log start of 2**62",
                 on_parts(lambda p: p._replace(log_start_offset=2**62), topic),
             ),
-            (
-                "diverging above all",
-                on_parts(lambda p: p._replace(records=b"", diverging_epoch=end(2**30, MAX)), topic),
-            ),
+            ("diverging above all", diverging(2**30, MAX, topic)),
             *(
                 (code.name, on_parts(with_code(code), topic))
                 for code in rng.sample([each for each in ErrorCode if each], 2)
@@ -225,8 +221,8 @@ def _each(data: bytes, **fields: int) -> bytes:
 
 
 def _moved(data: bytes, by: int) -> bytes:
-    """The last batch elsewhere. Into a hole it may move without a trace, as no checksum covers where
-    a batch is (docs/verify.md): so one that may be the first of a log does not move down."""
+    """The last batch elsewhere. Into a hole it may move without a trace, as no checksum covers
+    where a batch is (docs/verify.md): so one that may be the first of a log does not move down."""
     *before, last = split(data)
     if by < 0 and not before:
         return data

@@ -196,9 +196,13 @@ def read(
         return sum(map(len, rows)) >= least
 
     until(has_them, f"{least} records")
-    reached = {number: first.get(number, 0) + len(rows[number]) for number in range(partitions)}
-    positions = [confluent.TopicPartition(topic, *reached_in) for reached_in in reached.items()]
-    reader.commit(offsets=positions, asynchronous=False)
+    asked = [confluent.TopicPartition(topic, number) for number in range(partitions)]
+    reached = {each.partition: max(0, each.offset) for each in reader.committed(asked, patience())}
+    reached |= {partition: at + len(rows[partition]) for partition, at in first.items()}
+    reader.commit(
+        offsets=[confluent.TopicPartition(topic, *each) for each in reached.items()],
+        asynchronous=False,
+    )
     reader.close()
     return Read(rows, first, reached)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import mirror_story as story
 import pytest
 from broker import KafkaBroker
+from confluent_kafka import Producer
 from mirror_story import Page, Promoted, Read
 
 from examples.demo.flights import TOTAL, Rows, by_partition, flights
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.essential]
 
 FLIGHTS, PAYMENTS, GROUP, WRITER = "flights", "payments", "dashboards", "cashier"
-PARTITIONS, BEFORE = 4, 100_000
+PARTITIONS, BEFORE = 4, 60_000
 SMALL_SEGMENTS = {"segment.bytes": 8 << 20}
 FINDINGS, ERROR = 1, 2
 BACKUP = "s3://bucket/kafka"
@@ -36,6 +37,17 @@ def sent() -> Sequence[Rows]:
 
 
 @pytest.fixture(scope="module")
+def halves(sent: Sequence[Rows]) -> list[list[Rows]]:
+    """The first flights of each partition, and the others."""
+
+    def part(rows: Rows, half: slice) -> Rows:
+        return Rows(rows.keys[half], rows.values[half], rows.timestamps[half])
+
+    cuts = slice(0, TOTAL // PARTITIONS // 2), slice(TOTAL // PARTITIONS // 2, None)
+    return [[part(rows, cut) for rows in sent] for cut in cuts]
+
+
+@pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
     with object_store() as opened:
         yield opened
@@ -46,6 +58,7 @@ def test_mirrored_asked_backed_up_broken_and_restored(
     spark: SparkSession,
     store: ObjectStore,
     sent: Sequence[Rows],
+    halves: Sequence[Sequence[Rows]],
     tmp_path: Path,
 ) -> None:
     with KafkaBroker(tmp_path / "source", heap="1g") as source:
@@ -53,8 +66,10 @@ def test_mirrored_asked_backed_up_broken_and_restored(
         page = Page(tmp_path, {**mine, '"copy"': f'"{tmp_path / "copy"}"'})
         source.create_topic(FLIGHTS, PARTITIONS, SMALL_SEGMENTS)
         source.create_topic(PAYMENTS)
+        writer = story.transactional(source.bootstrap, WRITER)
+        lives = [live(source.bootstrap, halves[0], writer, "commit", "abort")]
         with page.running(COMMANDS["mirror"]):
-            before = live(source.bootstrap, sent)
+            lives += [live(source.bootstrap, halves[1], writer, "")]
             until(
                 lambda: page.ends("copy") == page.ends(str(source.log_dir)),
                 "the mirror has what the source has",
@@ -69,15 +84,14 @@ def test_mirrored_asked_backed_up_broken_and_restored(
     page.run("logstore verify restored")
     page.run(f"{COMMANDS['promote']} --listener 127.0.0.1:{story.two_ports()}")
     with Promoted(tmp_path / "restored", tmp_path / "second") as second:
-        goes_on(second.bootstrap, sent, before)
+        goes_on(second.bootstrap, sent, lives)
 
 
-def live(bootstrap: str, sent: Sequence[Rows]) -> Read:
-    """What goes on while the mirror runs; what the group has read."""
-    story.produce(bootstrap, FLIGHTS, sent)
-    writer = story.transactional(bootstrap, WRITER)
-    for value, end in (("paid", "commit"), ("not paid", "abort"), ("undecided", "")):
-        story.in_transaction(writer, PAYMENTS, value, end)
+def live(bootstrap: str, rows: Sequence[Rows], writer: Producer, *ends: str) -> Read:
+    """Records, transactions that end so, and what the group has read until it left."""
+    story.produce(bootstrap, FLIGHTS, rows)
+    for end in ends:
+        story.in_transaction(writer, PAYMENTS, end or "open", end)
     begin = {"auto.offset.reset": "earliest"}
     return story.read(bootstrap, GROUP, FLIGHTS, PARTITIONS, BEFORE, **begin)
 
@@ -128,22 +142,20 @@ def damage_of_the_backup_is_named(page: Page, store: ObjectStore) -> None:
     assert not (page.place / "restored").exists()
 
 
-def goes_on(bootstrap: str, sent: Sequence[Rows], before: Read) -> None:
+def goes_on(bootstrap: str, sent: Sequence[Rows], lives: Sequence[Read]) -> None:
     """On the other Kafka: everything that was sent, once; the group from where it was; the
     transactional producer, whose open transaction holds back no one."""
-    left = TOTAL - sum(map(len, before.rows))
-    after = story.read(bootstrap, GROUP, FLIGHTS, PARTITIONS, left)
-    assert after.first == {
+    left = TOTAL - sum(len(rows) for life in lives for rows in life.rows)
+    last = story.read(bootstrap, GROUP, FLIGHTS, PARTITIONS, left)
+    assert last.first == {
         partition: offset
-        for partition, offset in before.committed.items()
+        for partition, offset in lives[-1].committed.items()
         if offset < len(sent[partition])
     }
     for partition, rows in enumerate(sent):
         for name in ("keys", "values", "timestamps"):
-            read = [
-                each for life in (before, after) for each in getattr(life.rows[partition], name)
-            ]
+            read = [each for life in (*lives, last) for each in getattr(life.rows[partition], name)]
             assert read == getattr(rows, name), (partition, name)
     writer = story.transactional(bootstrap, WRITER)
-    story.in_transaction(writer, PAYMENTS, "paid again", "commit")
-    assert story.values(bootstrap, PAYMENTS, 2) == ["paid", "paid again"]
+    story.in_transaction(writer, PAYMENTS, "commit again", "commit")
+    assert story.values(bootstrap, PAYMENTS, 2) == ["commit", "commit again"]

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from logstore.testing import FaultyStorage
 from replication.decisions.truncation import TruncationRule
 from replication.simulator.exhaustive import Bounds, Model, Property
 from replication.simulator.exhaustive import search as search_all
@@ -54,6 +55,7 @@ from tests.mutants import (  # noqa: F401
     mirror,
     mutated,
     processes,
+    promotion,
     replication,
     rescue,
     threads,
@@ -67,7 +69,13 @@ from tests.support import stores
 from tests.support.until import patience
 from tests.unit.directory import test_tiered
 from tests.unit.log import test_chdir, test_forks
-from tests.unit.mirror import test_mirror_decisions, test_mirror_follower
+from tests.unit.mirror import (
+    test_endings,
+    test_mirror_check,
+    test_mirror_decisions,
+    test_mirror_follower,
+    test_promote,
+)
 from tests.unit.replication import (
     test_controller_brokers,
     test_controller_states,
@@ -478,6 +486,44 @@ OF_MIRRORS: list[tuple[str, Test]] = [
     ("records-of-this-leadership-are-cut", _cuts.test_records_of_this_leadership_are_not_cut),
     ("the-first-fetch-comes-before-the-epochs", _asking.test_it_asks_as_a_consumer),
     ("what-is-cut-is-not-kept", _cuts.test_an_unclean_election_cuts_what_stays_beside_the_log),
+    (
+        "headers-stand-for-batches",
+        _in_a_directory(test_mirror_check.test_checksums_stand_for_nothing),
+    ),
+    (
+        "compaction-excuses-every-difference",
+        _in_a_directory(test_mirror_check.test_records_that_the_source_compacted_since),
+    ),
+]
+
+
+def _promoting(test: Callable[[FaultyStorage], None]) -> Test:
+    return lambda: test(test_promote.new_storage())
+
+
+OF_PROMOTION: list[tuple[str, Test]] = [
+    ("a-part-is-promoted", _promoting(test_promote.test_a_part_does_not_pass_for_the_whole)),
+    ("a-promoted-mirror-follows-on", _promoting(test_promote.test_a_mirror_follows_no_more)),
+    (
+        "commits-elsewhere-are-not-looked-for",
+        _promoting(test_promote.test_a_marker_in_one_partition_commits_the_others),
+    ),
+    (
+        "each-transaction-of-an-epoch-is-one",
+        test_endings.test_a_coordinator_behind_a_log_does_not_decide_of_a_later_transaction,
+    ),
+    (
+        "decisions-are-not-carried-out",
+        _promoting(test_promote.test_a_commit_that_was_prepared_is_completed),
+    ),
+    (
+        "elections-without-a-record-are-forgotten",
+        _promoting(test_promote.test_a_promoted_directory_is_a_cluster_of_its_own),
+    ),
+    (
+        "markers-are-not-durable-first",
+        _promoting(test_promote.test_what_is_decided_is_durable_before_it_is_told),
+    ),
 ]
 
 
@@ -566,6 +612,7 @@ SEARCHES = {
     "controllers": Search(_in_test, CONTROLLERS, tested=True),
     "identity": Search(_in_test, OF_IDENTITY),
     "mirror": Search(_in_test, OF_MIRRORS, tested=True),
+    "promotion": Search(_in_test, OF_PROMOTION, tested=True),
     "tiers": Search(_in_test, OF_TIERS, tested=True),
     "stores": Search(_in_test, OF_STORES, tested=True),
     "scenarios": Search(
