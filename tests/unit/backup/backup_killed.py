@@ -1,4 +1,4 @@
-"""A backup that is killed at its Nth put: ``python -m tests.unit.backup.backup_killed DIR STORE N``.
+"""A backup killed at its Nth put: ``python -m tests.unit.backup.backup_killed DIR STORE N``.
 
 The kill comes in the middle of the object: half of its bytes are written.
 """
