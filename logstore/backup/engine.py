@@ -11,6 +11,7 @@ from functools import partial
 
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
+from logstore.backup.configs import topic_configs
 from logstore.backup.content import (
     StoreContent,
     holes,
@@ -103,7 +104,8 @@ class BackupOptions:
         read_back: what is read back of each segment before it counts.
         keep: how many backups stay, the newest ones; 0 for all. What only dropped ones name is
             deleted.
-        topic_configs: configurations of topics that are kept elsewhere.
+        topic_configs: configurations of topics that are kept elsewhere; by default those of a
+            metadata log in the directories.
         broker: which broker's directories, if there are several.
     """
 
@@ -159,7 +161,7 @@ class Backup:
             self._directories,
             self._wanted,
             broker=self.options.broker,
-            topic_configs=self.options.topic_configs,
+            topic_configs=self._configs(report),
             note=report.notes.append,
         )
         owner, topics = source.look()
@@ -180,6 +182,10 @@ class Backup:
         report.lied, report.retries = writer.lied, self._store.retries
         report.requests = dict(self._store.requests)
         return report
+
+    def _configs(self, report: BackupReport) -> Mapping[str, Mapping[str, str]]:
+        given = self.options.topic_configs
+        return topic_configs(self._directories, report.notes.append) if given is None else given
 
     def _check_owner(self, owner: SourceOwner, newest: BackupCommit | None) -> None:
         if newest is None:

@@ -31,12 +31,10 @@ from logstore.directory.errors import NotALogDirectoryError
 from logstore.directory.layout import TopicFilter, list_partitions
 from logstore.directory.listing import UNKNOWN, PartitionLayout
 from logstore.directory.positions import with_rolls
+from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage.uri import join_uri, open_storage, shown
 from logstore.tiers.manifest import Epochs
-
-CLUSTER_METADATA = "__cluster_metadata"
-"""The log of a KRaft controller. It says what this cluster is, and is no topic of it."""
 
 _NO_ID = uuid.UUID("5f3ec9d6-7c5b-5c0e-9f0a-4c2b4a0c7d11")
 """The namespace of ids for topics that have none, as those of a Kafka before 2.8."""
@@ -146,7 +144,10 @@ class BackupSource:
 
     def _filter(self) -> TopicFilter:
         def wanted(topic: str, _: int, __: bool) -> bool:
-            return topic != CLUSTER_METADATA and (self._wanted is None or self._wanted(topic))
+            # The log of a KRaft node says what its cluster is, and is no topic of it.
+            if topic == filenames.CLUSTER_METADATA:
+                return False
+            return self._wanted is None or self._wanted(topic)
 
         return wanted
 
@@ -207,7 +208,6 @@ def committed_end(layout: PartitionLayout) -> int:
 
 
 __all__ = [
-    "CLUSTER_METADATA",
     "BackedTopic",
     "BackupSource",
     "SourceOwner",

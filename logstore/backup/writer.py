@@ -34,7 +34,7 @@ from logstore.tiers.manifest import FACTS_SIZE_MAX, Epochs, SegmentMetadata
 _TAIL = 4 << 10
 """Bytes of the end of a ``.log`` that are read back."""
 
-_RANGE = 4 << 20
+_RANGE = 2 << 20
 _PUTS_MAX = 3
 
 

@@ -70,6 +70,7 @@ from tests.unit.directory import test_tiered
 from tests.unit.log import test_chdir, test_forks
 from tests.unit.mirror import (
     test_endings,
+    test_mirror_check,
     test_mirror_decisions,
     test_mirror_follower,
     test_promote,
@@ -482,6 +483,14 @@ OF_MIRRORS: list[tuple[str, Test]] = [
     ("records-of-this-leadership-are-cut", _cuts.test_records_of_this_leadership_are_not_cut),
     ("the-first-fetch-comes-before-the-epochs", _asking.test_it_asks_as_a_consumer),
     ("what-is-cut-is-not-kept", _cuts.test_an_unclean_election_cuts_what_stays_beside_the_log),
+    (
+        "headers-stand-for-batches",
+        _in_a_directory(test_mirror_check.test_checksums_stand_for_nothing),
+    ),
+    (
+        "compaction-excuses-every-difference",
+        _in_a_directory(test_mirror_check.test_records_that_the_source_compacted_since),
+    ),
 ]
 
 

@@ -128,9 +128,8 @@ class MirroredPartitionCheck:
         chunk = self._chunk(at)
         if isinstance(chunk, int):
             return chunk
-        size = len(chunk.data)
-        if size and self._read(size) == chunk.data:
-            self._local.skip(size)
+        if self._equals(chunk):
+            self._local.skip(len(chunk.data))
             self._count(chunk)
             return chunk.next_offset
         return self._look_again(at, chunk)
@@ -181,11 +180,13 @@ class MirroredPartitionCheck:
             self._list_again()
             self._local.seek(offset)
 
-    def _read(self, size: int) -> bytes:
+    def _equals(self, chunk: SourceChunk) -> bool:
+        """Whether the files go on with the same bytes."""
         try:
-            return self._local.read(size)
+            # A view would be compared byte by byte, at a twentieth of the speed.
+            return bool(chunk.batches) and self._local.read(len(chunk.data)) == bytes(chunk.data)
         except FileNotFoundError:  # deleted since: the next look says so
-            return b""
+            return False
 
     def _count(self, chunk: SourceChunk) -> None:
         self.found.batches += chunk.batches
@@ -214,7 +215,7 @@ class MirroredPartitionCheck:
                 return again
             chunk = again
             self._seek(at)
-            if len(chunk.data) and self._read(len(chunk.data)) == chunk.data:
+            if self._equals(chunk):
                 break
         else:
             self._differing(at, chunk)
