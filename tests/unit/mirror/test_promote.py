@@ -448,6 +448,11 @@ def test_a_mirror_follows_no_more(storage: FaultyStorage) -> None:
     again = promote(D, storage=storage)
     assert (again.before, again.promoted) == (True, False)
     assert (again.cluster_id, again.node_id) == (first.cluster_id, first.node_id)
+    late = promote(D, PromotionRules(listeners=Listeners()), storage=storage)
+    assert late.server_properties == f"{D}/server.properties"
+    properties = storage.read_file(f"{D}/server.properties").decode()
+    assert "node.id=0\n" in properties
+    assert "offsets.topic.num.partitions=3\n" in properties
     with pytest.raises(ConfigError, match="was promoted already, as node 0"):
         promote(D, PromotionRules(node_id=3), storage=storage)
 
