@@ -180,6 +180,7 @@ class _Promoter:
         info = self._storage.info(self._path)
         if info is None or not info.is_dir:
             raise ConfigError(f"{self._path}: no such directory")
+        self._refuse_what_has_others()
         meta = MetaPropertiesFile(os.path.join(self._path, META_PROPERTIES), self._storage).read()
         mirror = self._mirror.read()
         follows = mirror is not None and mirror.state is not MirrorState.PROMOTED
@@ -204,6 +205,21 @@ class _Promoter:
             ended=ended,
             server_properties=None if properties is None else self._properties_path,
         )
+
+    def _refuse_what_has_others(self) -> None:
+        """The home of brokers passes for a log directory: that of ``broker-0`` for a partition's,
+        while its own lock is below.
+
+        Raises:
+            ConfigError: a log directory lies in it.
+        """
+        for each in self._storage.scan_dir(self._path):
+            path = os.path.join(self._path, each.name)
+            if each.is_dir and self._storage.info(os.path.join(path, META_PROPERTIES)) is not None:
+                raise ConfigError(
+                    f"{self._path} is no log directory, but has one: give {path}; nothing was "
+                    "changed"
+                )
 
     def _already(self, meta: MetaProperties | None, was_promoted: bool) -> Promotion:
         """

@@ -495,6 +495,15 @@ def test_a_directory_that_is_open_is_refused(storage: FaultyStorage) -> None:
     assert mirror_state(storage) is MirrorState.MIRRORING
 
 
+def test_a_directory_of_brokers_is_refused_whether_they_run_or_not(storage: FaultyStorage) -> None:
+    """Its name is that of a partition: ``broker-0``."""
+    lock, before = storage.lock(f"{D}/{LOCK}"), [each.name for each in storage.scan_dir(OLD)]
+    with pytest.raises(ConfigError, match=f"give {D}"):
+        promote(OLD, storage=storage)
+    lock.release()
+    assert [each.name for each in storage.scan_dir(OLD)] == before
+
+
 @pytest.mark.parametrize("cluster_id", ["", "short", "x" * 23, "!" * 22])
 def test_a_cluster_id_that_kafka_does_not_know_is_refused(cluster_id: str) -> None:
     with pytest.raises(ConfigError, match="is no cluster id"):
