@@ -95,6 +95,11 @@ LANES = {
             for room in ("broker", "controller", "fetcher", "network", "replica_manager", "wire")
         ),
     ),
+    "mirror": Lane(
+        "Mirror and backup",
+        ("mirror", "backup"),
+        ("logstore/backup", "logstore/tiers", "replication/fetcher", "replication/mirror"),
+    ),
     "simulator": Lane("Simulator", ("simulator",), ("replication/simulator",)),
     "spark": Lane(
         "Spark",

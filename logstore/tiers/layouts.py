@@ -13,11 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from checkpoints.checkpoint_file import MAX_I32, MAX_I64, parse_entries, parse_number
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
-from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheckpoint
+from checkpoints.offset_checkpoint import (
+    HIGH_WATERMARK,
+    LOG_START,
+    RECOVERY_POINT,
+    OffsetCheckpoint,
+)
 from checkpoints.partition_metadata import (
     PARTITION_METADATA,
     PartitionMetadata,
@@ -190,9 +196,13 @@ class BackupLayout:
             for tp, _, each in commit.partitions()
             if each.high_watermark >= 0
         }
+        ends = {tp: each.end_offset for tp, _, each in commit.partitions()}
+        # What was put was verified: a broker on top of it need not read all to recover it.
         found = {
             LOG_START: _written(OffsetCheckpoint, "write", starts),
             HIGH_WATERMARK: _written(OffsetCheckpoint, "write", marks),
+            RECOVERY_POINT: _written(OffsetCheckpoint, "write", ends),
+            CLEAN_SHUTDOWN: b'{"version":0,"brokerEpoch":-1}',
         }
         if commit.cluster_id or node is not None:
             meta = MetaProperties(version, commit.cluster_id or None, node)

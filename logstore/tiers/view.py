@@ -73,6 +73,10 @@ class TierStorage:
         self._files: dict[str, _Entry] | None = None
         self._partitions: dict[str, dict[str, _Entry]] = {}
 
+    def under(self, root: str) -> TierStorage:
+        """The same view, shown below another root."""
+        return TierStorage(root, self._layout, self._objects)
+
     # ---- names
 
     def _names(self, path: str) -> list[str] | None:
@@ -88,6 +92,10 @@ class TierStorage:
         scheme, separator, rest = path.rpartition("://")
         # Two slashes would mean something of their own to ``normpath``.
         return scheme + separator + posixpath.normpath(rest.rstrip("/") or "/")
+
+    def _is_above(self, path: str) -> bool:
+        """Whether the root is somewhere below: what lies over this storage walks down to it."""
+        return self._root.startswith(f"{self.real_path(path).rstrip('/')}/")
 
     def _find(self, path: str) -> _Entry | None:
         names = self._names(path)
@@ -148,7 +156,8 @@ class TierStorage:
 
     def info(self, path: str) -> FileInfo | None:
         names = self._names(path)
-        if names == [] or (names and len(names) == 1 and names[0] in self._layout.partitions()):
+        is_partition = names and len(names) == 1 and names[0] in self._layout.partitions()
+        if names == [] or is_partition or self._is_above(path):
             return FileInfo(posixpath.basename(self.real_path(path)), 0, 0, FileKind.DIRECTORY)
         try:
             entry = self._find(path)

@@ -95,8 +95,9 @@ class FetcherContext:
     or whose log was truncated or reset. ``finish_changes`` is called before the leader learns the
     ends of changed logs: it lowers checkpoints of truncated ones, and syncs what must not wait.
     ``failed`` has the partitions that are not fetched until they are added again, and why.
-    ``on_stale_metadata`` is called, under a fetcher's lock, when a leader cannot be reached or does
-    not lead: no controller tells a client where to fetch from.
+    ``on_refused`` is called, under a fetcher's lock, with a partition that its leader refuses and
+    why, and with no partition if the leader does not answer: no controller tells a client where to
+    fetch from.
     """
 
     broker_id: int
@@ -110,7 +111,7 @@ class FetcherContext:
     finish_changes: Callable[[list[TopicPartition]], None]
     quota: ReplicationQuota | None = None
     failed: dict[TopicPartition, Exception] = field(default_factory=dict)
-    on_stale_metadata: Callable[[], None] = lambda: None
+    on_refused: Callable[[TopicPartition | None, ErrorCode], None] = lambda tp, code: None
 
     @property
     def is_consumer(self) -> bool:
@@ -167,6 +168,7 @@ class FetchFailures:
 
     def refused(self, state: FetchState, code: ErrorCode) -> None:
         """React to an error of the leader for a request under the state's epoch."""
+        self._env.on_refused(state.tp, code)
         match REACTIONS[code]:
             case FetchReaction.RESET:
                 state.begin_reset()
@@ -174,9 +176,7 @@ class FetchFailures:
                 self.pause_in_a_circle(state)
             case FetchReaction.SOON:
                 self.delay([state], self._pause_ms(self._extend(state.refused)))
-                self._env.on_stale_metadata()
             case FetchReaction.FAIL:
-                self._env.on_stale_metadata()
                 error = error_for(code, f"{state.tp}: epoch {state.leader_epoch}")
                 self.fail(state.tp, error)
             case FetchReaction.APPLY | FetchReaction.LATER | FetchReaction.NEW_SESSION:

@@ -238,7 +238,7 @@ class Fetcher:
                 if isinstance(request, FetchRequest):
                     self._session.reset()  # the leader may have received it
                 self._failures.delay(self._states)  # all of them
-                self._env.on_stale_metadata()
+                self._env.on_refused(None, ErrorCode.NETWORK_EXCEPTION)
             else:
                 moved = apply(response)
         if moved:
@@ -351,6 +351,8 @@ class Fetcher:
             self._failures.hold(response.throttle_time_ms)
         if response.error_code:
             if REACTIONS[response.error_code] is not FetchReaction.NEW_SESSION:
+                for each in self._states:
+                    self._env.on_refused(each.tp, response.error_code)
                 self._failures.delay(self._states)
             else:
                 self._failures.pause_between_sessions(outcome)

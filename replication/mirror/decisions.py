@@ -17,21 +17,23 @@ class LocalPartition(NamedTuple):
     Attributes:
         leader_id, leader_epoch: whom it follows; `NO_LEADER` and `UNKNOWN_EPOCH` for nobody.
         may_retry: following failed, long enough ago.
+        log_epoch: of its last record.
     """
 
     topic_id: uuid.UUID | None = None
     leader_id: int = NO_LEADER
     leader_epoch: int = UNKNOWN_EPOCH
     may_retry: bool = False
+    log_epoch: int = UNKNOWN_EPOCH
 
 
 class Replaced(NamedTuple):
-    """Another topic has the name: these logs are set aside."""
+    """Another topic has the name: these logs are set aside. A source without ids has none."""
 
     topic: str
     partitions: tuple[int, ...]
-    old_id: uuid.UUID
-    new_id: uuid.UUID
+    old_id: uuid.UUID | None = None
+    new_id: uuid.UUID | None = None
 
 
 class WantedPartition(NamedTuple):
@@ -50,6 +52,8 @@ class MirrorPlan(NamedTuple):
         gone: topics here that the source does not show; their logs stay.
         pause: logs that nobody leads, or whose topic is gone.
         doubted: topics of which this broker of the source knows less than others did.
+        older: logs of a source without ids that are of later epochs than it names. Epochs of a
+            topic never fall: if the leader says the same, it is another topic.
     """
 
     replaced: tuple[Replaced, ...] = ()
@@ -57,6 +61,7 @@ class MirrorPlan(NamedTuple):
     pause: tuple[TopicPartition, ...] = ()
     gone: tuple[str, ...] = ()
     doubted: tuple[str, ...] = ()
+    older: tuple[WantedPartition, ...] = ()
 
 
 def decide(
@@ -75,6 +80,7 @@ def decide(
     wanted: list[WantedPartition] = []
     pause: list[TopicPartition] = []
     doubted: list[str] = []
+    older: list[WantedPartition] = []
     here: dict[str, dict[int, LocalPartition]] = {}
     for tp, own in local.items():
         here.setdefault(tp.topic, {})[tp.partition] = own
@@ -96,16 +102,21 @@ def decide(
                     wanted.append(WantedPartition(tp, topic.topic_id, *leader))
                 elif before.leader_id != NO_LEADER:
                     pause.append(tp)
+            elif topic.topic_id is None and _is_older(before, leader.leader_epoch):
+                older.append(WantedPartition(tp, None, *leader))
             elif before is None or before.may_retry or _is_new(before, leader.leader_epoch):
                 wanted.append(WantedPartition(tp, topic.topic_id, *leader))
-    lost = [name for name in here if is_chosen(name) and name not in view.topics]
+    shown = {*view.topics, *view.refused}
+    lost = [name for name in here if is_chosen(name) and name not in shown]
     for name in lost:
         pause += [
             TopicPartition(name, number)
             for number, lost_one in here[name].items()
             if lost_one.leader_id != NO_LEADER
         ]
-    return MirrorPlan(tuple(replaced), tuple(wanted), tuple(pause), tuple(lost), tuple(doubted))
+    return MirrorPlan(
+        tuple(replaced), tuple(wanted), tuple(pause), tuple(lost), tuple(doubted), tuple(older)
+    )
 
 
 def _replaced(name: str, topic: SourceTopic, known: Mapping[int, LocalPartition]) -> list[Replaced]:
@@ -119,6 +130,10 @@ def _replaced(name: str, topic: SourceTopic, known: Mapping[int, LocalPartition]
         Replaced(name, tuple(sorted(numbers)), old_id, topic.topic_id)
         for old_id, numbers in old.items()
     ]
+
+
+def _is_older(own: LocalPartition | None, leader_epoch: int) -> bool:
+    return own is not None and leader_epoch < max(own.leader_epoch, own.log_epoch)
 
 
 def _is_new(own: LocalPartition, leader_epoch: int) -> bool:

@@ -15,6 +15,7 @@ from logstore.common.types import Buffer
 from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, AppendInfo, scan_batches
 from logstore.log import PartitionLog
 from logstore.storage.base import Storage
+from replication.common.error_codes import ErrorCode
 from replication.mirror.belief import check_watermarks, committed
 from replication.mirror.errors import SourceContradictsError
 from replication.mirror.report import MirrorEventKind, MirrorReport
@@ -33,6 +34,7 @@ class MirrorFollower(FollowerSide):
         source_log_start: the same of the start of its log.
         received: bytes that were appended.
         cuts: how often records went.
+        refusal: why the leader does not answer, if it said so last.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class MirrorFollower(FollowerSide):
         super().__init__(partition)
         self.source_high_watermark = self.source_log_start = -1
         self.received = self.cuts = 0
+        self.refusal: ErrorCode | None = None
         self._useless = 0  # answers in a row that have nothing committed
         self._report, self._storage = report, storage
         self._keep_deleted = keep_deleted
@@ -102,6 +105,7 @@ class MirrorFollower(FollowerSide):
         with self._replica.lock:
             log = self._following(leader_epoch)
             before, is_first = log.core.snapshot, self.source_high_watermark < 0
+            self.refusal = None
             self.source_high_watermark = leader_high_watermark
             self.source_log_start = leader_log_start
             end = before.log_end_offset
@@ -133,6 +137,21 @@ class MirrorFollower(FollowerSide):
 
     # -- what makes a log shorter --------------------------------------------------------------
 
+    def epoch_not_known(self, epoch: int) -> None:
+        """A leader knows its own epoch, which is no earlier: so it has another history.
+
+        Raises:
+            SourceContradictsError: always. All here was committed, so nothing goes, and nothing is
+                appended that nobody has compared.
+        """
+        end = self._replica.log_end_offset
+        raise self._contradiction(
+            f"the source knows nothing of leader epoch {epoch}, in which it gave the records up to "
+            f"{end}",
+            end,
+            end,
+        )
+
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """Cut records that the source does not have any more, as it has elected a leader without
         them. They stay beside the log.
@@ -155,15 +174,23 @@ class MirrorFollower(FollowerSide):
                 self._keep_cut(log, offset, end, leader_epoch)
             super().truncate_to(offset, leader_epoch)
 
-    def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None:
-        """The logs differ above, or at, the start of the source's: nothing of ours is surely its
-        history."""
+    def begin_at_start(self, cut: int, leader_start: int, leader_epoch: int) -> None:
+        """Cut what the source has otherwise. That its log starts behind that, one answer is no
+        proof of: the next fetch asks for what is not there, and its log ends tell.
+
+        If it starts right there nothing more is asked. Then what is left of ours goes, too, and
+        stays beside the log: a transaction that is open in it may have ended where nobody sees it.
+
+        Raises:
+            SourceContradictsError: as ``truncate_to``.
+        """
         with self._replica.lock:
+            self.truncate_to(cut, leader_epoch)
             log = self._following(leader_epoch)
             start, end = log.log_start_offset, log.log_end_offset
-            if start < end:
+            if start < end == leader_start and not self._keep_deleted:
                 self._keep_cut(log, start, end, leader_epoch)
-            super().truncate_fully_and_start_at(offset, leader_epoch)
+                super().truncate_fully_and_start_at(end, leader_epoch)
 
     def take_end(self, offset: int, leader_epoch: int) -> None:
         end = self._replica.log_end_offset
@@ -171,9 +198,18 @@ class MirrorFollower(FollowerSide):
             f"the source refuses offset {end}, and its records end at {offset}", offset, end
         )
 
-    def take_start(self, offset: int, leader_epoch: int) -> None:
+    def take_start(self, offset: int, leader_end: int, leader_epoch: int) -> None:
         """The source deleted records before they were mirrored. Those that are here were deleted
-        there, too, so they go; to keep them leaves a gap."""
+        there, too, so they go; to keep them leaves a gap.
+
+        Raises:
+            SourceContradictsError: its log starts above its end.
+        """
+        if offset > leader_end:
+            end = self._replica.log_end_offset
+            raise self._contradiction(
+                f"the source's log starts at {offset}, and ends at {leader_end}", end, end
+            )
         with self._replica.lock:
             log = self._following(leader_epoch)
             start, end = log.log_start_offset, log.log_end_offset

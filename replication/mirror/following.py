@@ -14,6 +14,7 @@ from logstore.log import PartitionLog
 from logstore.manager import LogManager, WantedLog
 from logstore.storage.base import Storage
 from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     FencedLeaderEpochError,
     LogAheadError,
@@ -26,7 +27,7 @@ from replication.common.state import NO_LEADER, UNKNOWN_EPOCH, PartitionRegistra
 from replication.common.transport import Transport
 from replication.decisions.truncation import CONSUMER_RULE
 from replication.fetcher import FetcherManager, InitialFetchState
-from replication.fetcher.fetch_failures import FetcherContext
+from replication.fetcher.fetch_failures import REACTIONS, FetcherContext, FetchReaction
 from replication.mirror.decisions import LocalPartition, MirrorPlan, Replaced, WantedPartition
 from replication.mirror.errors import SourceContradictsError
 from replication.mirror.follower import MirrorFollower
@@ -68,7 +69,7 @@ class Following:
 
     Args:
         on_progress: called, without a lock, with partitions that went on.
-        on_stale_metadata: as of `FetcherContext`.
+        on_stale_metadata: called, under a fetcher's lock, when a leader is not where it was.
     """
 
     def __init__(
@@ -114,9 +115,10 @@ class Following:
                 partial(finish_changes, log_manager),
                 quota,
                 self._failed,
-                on_stale_metadata,
+                self._on_refused,
             )
         )
+        self._on_stale_metadata = on_stale_metadata
         self._partitions: dict[TopicPartition, MirroredPartition] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
         self._gone: frozenset[str] = frozenset()
@@ -136,6 +138,20 @@ class Following:
         """Follow nobody. On return nothing is appended any more."""
         self._fetchers.close()
 
+    def _on_refused(self, tp: TopicPartition | None, code: ErrorCode) -> None:
+        """Under a fetcher's lock."""
+        if tp is None or REACTIONS[code] in (FetchReaction.SOON, FetchReaction.FAIL):
+            self._on_stale_metadata()
+        elif REACTIONS[code] is FetchReaction.LATER:
+            partition = self._partitions.get(tp)
+            if partition is not None:
+                partition.follower.refusal = code
+
+    @property
+    def dead_fetchers(self) -> int:
+        """Those that ended with an error of ours."""
+        return self._fetchers.dead_workers
+
     # -- what is here --------------------------------------------------------------------------
 
     @property
@@ -153,14 +169,24 @@ class Following:
         failed = dict(self._failed)
         for tp, error in failed.items():
             self._report_failure(tp, error)
+        for topic, code in self._refusals().items():
+            self._report.add_once(MirrorEventKind.FAILED, topic, f"the source says {code.name}")
         with self._lock:
             leaders = dict(self._leaders)
         found = {}
         for tp, log in self._log_manager.logs.items():
             leader_id, epoch = leaders.get(tp, (NO_LEADER, UNKNOWN_EPOCH))
             again = tp in failed and (retry or isinstance(failed[tp], FencedLeaderEpochError))
-            found[tp] = LocalPartition(log.topic_id, leader_id, epoch, again)
+            found[tp] = LocalPartition(log.topic_id, leader_id, epoch, again, log.epochs.latest)
         return found
+
+    def _refusals(self) -> dict[str, ErrorCode]:
+        """One answer for all partitions of a topic: without rights these are many."""
+        return {
+            tp.topic: partition.follower.refusal
+            for tp, partition in [*self._partitions.items()]
+            if partition.follower.refusal is not None
+        }
 
     def _report_failure(self, tp: TopicPartition, error: Exception) -> None:
         if isinstance(error, LogAheadError):
@@ -204,7 +230,7 @@ class Following:
         refused = self._report.open_reason(MirrorEventKind.REFUSED, tp)
         if is_gone:
             state = PartitionState.GONE
-        elif error is not None:
+        elif error is not None or follower.refusal is not None:
             state = PartitionState.FAILED
         elif refused:
             state = PartitionState.REFUSED
@@ -213,6 +239,8 @@ class Following:
         else:
             state = PartitionState.CAUGHT_UP if end >= known else PartitionState.BEHIND
         reason = refused if error is None else str(error)
+        if follower.refusal is not None:
+            reason = reason or f"the source says {follower.refusal.name}"
         return MirroredStatus(
             state,
             start,
@@ -238,8 +266,9 @@ class Following:
             forget_id: notes, durably, that a topic's id must not come back.
         """
         for each in plan.replaced:
-            forget_id(each.old_id)
-            self._set_aside(each)
+            if each.old_id is not None:
+                forget_id(each.old_id)
+            self.set_aside(each, "the source has another topic of that name")
         self._note_gone(plan.gone)
         self._fetchers.remove_fetchers(plan.pause)
         with self._lock:
@@ -249,7 +278,8 @@ class Following:
         self._follow([each for each in made if each.leader_id != NO_LEADER], configs)
         self._fetchers.close_idle()
 
-    def _set_aside(self, old: Replaced) -> None:
+    def set_aside(self, old: Replaced, reason: str) -> None:
+        """Give up logs for a later topic of their name. They stay, under another name."""
         tps = [TopicPartition(old.topic, number) for number in old.partitions]
         self._fetchers.remove_fetchers(tps)
         with self._lock:
@@ -266,11 +296,10 @@ class Following:
                 self._report.add(
                     MirrorEventKind.SET_ASIDE,
                     tp,
-                    "the source has another topic of that name",
+                    reason,
                     logs[tp].log_start_offset,
                     logs[tp].log_end_offset,
-                    old_id=str(old.old_id),
-                    new_id=str(old.new_id),
+                    **_ids(old),
                 )
         self._log_manager.set_aside(old.topic, old.partitions)
 
@@ -380,6 +409,12 @@ class Following:
                     )
             except (LogstoreError, OSError) as error:
                 logger.error("what the source deleted of %s is still here: %s", tp, error)
+
+
+def _ids(old: Replaced) -> dict[str, str]:
+    if old.old_id is None:
+        return {}
+    return {"old_id": str(old.old_id), "new_id": str(old.new_id)}
 
 
 __all__ = ["Following"]

@@ -6,14 +6,14 @@ import dataclasses
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Self
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.errors import LogstoreError
+from logstore.common.errors import InvariantError, LogstoreError
 from logstore.manager import LogManager, ManagerOwner
 from logstore.manager.duties import BACKGROUND, Duty
 from logstore.storage.base import Storage
@@ -22,12 +22,12 @@ from logstore.storage.paths import absolute_path
 from replication.common.errors import SaslAuthenticationError
 from replication.common.runtime import ThreadRuntime
 from replication.mirror.config import MirrorConfig
-from replication.mirror.decisions import decide
+from replication.mirror.decisions import Replaced, decide
 from replication.mirror.errors import SourceUnreachableError
 from replication.mirror.following import Following
 from replication.mirror.identity import MirrorFile, MirrorIdentity, settle
 from replication.mirror.report import MirrorEventKind, MirrorReport
-from replication.mirror.source import MirrorSource, SourceView
+from replication.mirror.source import MirrorSource, SourceLeader, SourceView
 from replication.mirror.status import MirrorStatus, PartitionState
 from replication.mirror.watch import Watch
 from replication.security.config import ClientProperties
@@ -267,8 +267,8 @@ class Mirror:
 
     @property
     def failure(self) -> LogstoreError | None:
-        """Why the mirror as a whole does not go on: its disk refused. Nothing is appended any more;
-        close it."""
+        """Why the mirror as a whole does not go on: its disk refused, or an error of ours. Nothing
+        is appended any more; close it."""
         return self._failure
 
     # -- the source ----------------------------------------------------------------------------
@@ -279,14 +279,39 @@ class Mirror:
         assert following is not None
         assert identity is not None
         self._answered_ms, self._unreachable = self._now_ms(), ""
+        if following.dead_fetchers and self._failure is None:
+            self._failure = InvariantError("a fetcher has ended with an error, which the log has")
+            self._stop_following()
         if view.cluster_id not in (None, identity.cluster_id) or self._failure is not None:
             return
         plan = decide(
             view, following.local(retry=retry), self._is_chosen, self._identity_now.former_ids
         )
         following.apply(plan, self._configs, self._forget_id)
+        if plan.older:
+            asked = {
+                each.tp: SourceLeader(each.leader_id, each.leader_epoch) for each in plan.older
+            }
+            watch = self._watch
+            assert watch is not None
+            self._source.ask_leaderships(
+                asked, lambda tps: watch.post(partial(self._begin_again, tps))
+            )
         with self._changed:
             self._changed.notify_all()
+
+    def _begin_again(self, tps: Collection[TopicPartition]) -> None:
+        """Leaders lead these in earlier epochs than the logs have, at a source without topic ids:
+        the topics were made anew, with all their partitions. On the watch's actor."""
+        following, watch, manager = self._following, self._watch, self.log_manager
+        assert following is not None
+        assert watch is not None
+        assert manager is not None
+        topics = manager.topics()
+        for topic in {tp.topic for tp in tps} & topics.keys():
+            reason = "its leader epochs fell, at a source without topic ids: it was made anew"
+            following.set_aside(Replaced(topic, tuple(topics[topic])), reason)
+        watch.refresh()
 
     @property
     def _identity_now(self) -> MirrorIdentity:

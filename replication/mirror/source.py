@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +18,9 @@ from replication.common.messages import (
     ListOffsetsResponse,
     MetadataRequest,
     MetadataResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
     Response,
 )
 from replication.common.state import NO_LEADER, UNKNOWN_EPOCH
@@ -174,6 +177,27 @@ class MirrorSource:
         for leader_id, tps in by_leader.items():
             request = ListOffsetsRequest(tuple(ListOffsetsPartition(tp, LATEST) for tp in tps))
             self._transport.send(leader_id, request, partial(_on_ends, on_ends), self._timeout_ms)
+
+    def ask_leaderships(
+        self,
+        leaders: Mapping[TopicPartition, SourceLeader],
+        on_confirmed: Callable[[Collection[TopicPartition]], None],
+    ) -> None:
+        """Ask leaders whether they lead in these epochs. ``on_confirmed`` gets those that do, once
+        for each leader."""
+
+        def on_reply(response: Response | None) -> None:
+            if isinstance(response, OffsetForLeaderEpochResponse):
+                on_confirmed([part.tp for part in response.partitions if not part.error_code])
+
+        for leader_id in {each.leader_id for each in leaders.values()}:
+            parts = tuple(
+                OffsetForLeaderPartition(tp, each.leader_epoch, each.leader_epoch)
+                for tp, each in leaders.items()
+                if each.leader_id == leader_id
+            )
+            request = OffsetForLeaderEpochRequest(parts)
+            self._transport.send(leader_id, request, on_reply, self._timeout_ms)
 
 
 def _on_ends(

@@ -49,7 +49,7 @@ class Watch:
         self._is_chosen = is_chosen
         self._apply, self._on_unreachable, self._on_configs = apply, on_unreachable, on_configs
         self._actor = runtime.actor("mirror-watch")
-        self._known: set[str] = set()  # topics whose configuration was asked for
+        self._known: set[str] = set()  # topics whose configuration is known, or asked for
         self._configs_ms: int | None = None
         self._asking = self._again = self._retry = False  # on the actor
         self._timer: Cancellable | None = None
@@ -141,6 +141,7 @@ class Watch:
         refused: Mapping[str, str],
     ) -> None:
         waiting -= {*found, *refused}
+        self._known -= {*refused}  # asked for again with the next view
         self._guarded(partial(self._on_configs, found, refused))
         if not waiting:
             self._finish(partial(self._apply_view, view))
@@ -163,6 +164,8 @@ class Watch:
             task()
         except (LogstoreError, OSError) as error:
             logger.error("what the source says could not be followed: %s", error)
+        except Exception:
+            logger.exception("what the source says could not be followed")
 
 
 __all__ = ["Watch"]

@@ -140,6 +140,10 @@ class FollowerSide:
         """
         self._replica.call_storage(self._replica.local_log().flusher.flush_overdue)
 
+    def epoch_not_known(self, epoch: int) -> None:
+        """The leader knows neither our latest epoch nor a later one, and so not where our log may
+        differ from its own: what is above our high watermark goes (R-132)."""
+
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """Truncate the log (R-138).
 
@@ -167,12 +171,20 @@ class FollowerSide:
         """
         self.truncate_to(offset, leader_epoch)
 
-    def take_start(self, offset: int, leader_epoch: int) -> None:
+    def take_start(self, offset: int, leader_end: int, leader_epoch: int) -> None:
         """Begin again at the start of the leader's log, which is above our end (R-129).
 
         As ``truncate_to``.
         """
         self.truncate_fully_and_start_at(offset, leader_epoch)
+
+    def begin_at_start(self, cut: int, leader_start: int, leader_epoch: int) -> None:
+        """Begin again at the start of the leader's log: ours differs from ``cut`` on, which is not
+        above it.
+
+        As ``truncate_to``.
+        """
+        self.truncate_fully_and_start_at(leader_start, leader_epoch)
 
     def _note_truncation(self, before: int, log: PartitionLog) -> None:
         after = log.log_end_offset

@@ -19,6 +19,7 @@ HISTORIES = {
     "cuts": "tests.crash.cuts:run",
     "groups": "tests.histories.groups:run",
     "lives": "tests.histories.lives:run",
+    "mirror": "tests.histories.mirror:run",
     "rescue": "tests.histories.rescue:run",
     "transactions": "tests.histories.transactions:run",
     "verify": "tests.histories.verify:run",

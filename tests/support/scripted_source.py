@@ -124,17 +124,20 @@ class SourceLog:
         return b"".join(found)
 
     def end_of(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch that is not above, and where it ends; (−1, −1): it is not known."""
+        """As Kafka's epoch cache: the largest epoch that is not above, and where it ends. One below
+        all that are known ends where these begin; one above them is not known: (−1, −1)."""
+        starts: dict[int, int] = {}
+        for batch in self.batches:
+            head = header_of(batch)
+            starts.setdefault(head.epoch, max(head.base, self.log_start))
+        starts.setdefault(self.leader_epoch, self.end)
         if epoch == self.leader_epoch:
             return epoch, self.end
-        below, end = -1, self.end
-        for batch in reversed(self.batches):
-            head = header_of(batch)
-            if head.epoch <= epoch:
-                below = head.epoch
-                break
-            end = head.base
-        return (-1, -1) if below < 0 else (below, end)
+        higher = min((each for each in starts if each > epoch), default=None)
+        if higher is None:
+            return -1, -1
+        below = max((each for each in starts if each <= epoch), default=epoch)
+        return below, starts[higher]
 
 
 @dataclass
@@ -478,8 +481,11 @@ class ScriptedSource:
         last = part.last_fetched_epoch if version >= 12 else -1
         if last >= 0:
             epoch, end = found.end_of(last)
+            if epoch < 0:
+                code = ErrorCode.OFFSET_OUT_OF_RANGE
+                return kind.PartitionData(part.partition, code, -1, records=b"")
             if epoch < last or end < part.fetch_offset:
-                return data._replace(diverging_epoch=kind.EpochEndOffset(epoch, max(0, end)))
+                return data._replace(diverging_epoch=kind.EpochEndOffset(epoch, end))
         if not found.log_start <= part.fetch_offset <= found.end:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
             return kind.PartitionData(part.partition, code, -1, records=b"")
@@ -608,6 +614,18 @@ def on_records(
     return on_parts(change, topic, times)
 
 
+def diverging(epoch: int, end_offset: int, topic: str | None = None) -> Lie:
+    """The logs part there, in whatever version has words for it."""
+    where = wire.FetchResponse.EpochEndOffset(epoch, end_offset)
+    lie = on_parts(lambda part: part._replace(records=b"", diverging_epoch=where), topic)
+
+    def where_it_fits(exchange: Exchange) -> None:
+        if exchange.version >= 12:
+            lie(exchange)
+
+    return where_it_fits
+
+
 def on_answers(key: ApiKey, how: Callable[[Exchange], None], times: int | None = None) -> Lie:
     left = [times]
 
@@ -646,6 +664,7 @@ __all__ = [
     "ScriptedSource",
     "SourceLog",
     "SourceTopic",
+    "diverging",
     "header_of",
     "on_answers",
     "on_parts",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -18,10 +17,10 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
 from replication import ServedCluster
-from replication.mirror import MirrorStatus, PartitionState, PartitionStatus
+from replication.mirror import MirroredStatus, MirrorStatus, PartitionState
 from replication.mirror.continuous_backup import BackupStatus, ContinuousBackup
 from replication.mirror.observing import PARTITIONS_MAX, MirrorView, problems, samples, summary
-from tests.support.commands import logstore
+from tests.support.commands import argv_of, logstore
 from tests.support.until import patience, until
 
 __all__ = ["logstore_kafka", "make_logstore_kafka"]
@@ -43,8 +42,8 @@ def check(kafka: ServedCluster, directory: Path, code: int = 0) -> Any:
 @contextmanager
 def mirroring(kafka: ServedCluster, directory: Path, *arguments: str) -> Iterator[tuple[Any, Any]]:
     """The process, and the line that it prints when it has begun."""
-    command = [sys.executable, "-c", "from replication.cli.mirror import mirror; mirror()"]
-    command += ["--from", kafka.bootstrap_servers, "--dir", str(directory), "--json", *arguments]
+    given = ("--from", kafka.bootstrap_servers, "--dir", str(directory), "--json", *arguments)
+    command = argv_of("mirror", *given)
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     )
@@ -203,12 +202,12 @@ def test_http_for_others_takes_a_word(logstore_kafka: ServedCluster, tmp_path: P
 # -- pure functions --------------------------------------------------------------------------------
 
 
-def status(partitions: Mapping[TopicPartition, PartitionStatus] = {}, **fields: Any) -> MirrorView:
+def status(partitions: Mapping[TopicPartition, MirroredStatus] = {}, **fields: Any) -> MirrorView:
     return MirrorView(MirrorStatus("c", partitions, **{"answered_ms_ago": 10, **fields}))
 
 
-def part(state: PartitionState = PartitionState.CAUGHT_UP, lag: int = 0) -> PartitionStatus:
-    return PartitionStatus(state, 0, 10, 10 + lag, reason="why")
+def part(state: PartitionState = PartitionState.CAUGHT_UP, lag: int = 0) -> MirroredStatus:
+    return MirroredStatus(state, 0, 10, 10 + lag, reason="why")
 
 
 @pytest.mark.parametrize(

@@ -156,3 +156,12 @@ def test_an_answer_has_no_more_than_the_rate() -> None:
     config = MirrorConfig(rate_bytes_per_s=100_000).fetching()
     assert config.replica_fetch_response_max_bytes == 100_000
     assert config.replica_fetch_max_bytes == 100_000
+
+
+@pytest.mark.parametrize(
+    "own", [LocalPartition(None, 1, 5), LocalPartition(None, log_epoch=5)], ids=["followed", "here"]
+)
+def test_earlier_epochs_without_ids_are_to_be_confirmed(own: LocalPartition) -> None:
+    """By the leader itself: it may be another topic, or a broker behind the others."""
+    found = plan(view(None, SourceLeader(1, 4)), p0=own)
+    assert found == MirrorPlan(older=(WantedPartition(TP, None, 1, 4),))

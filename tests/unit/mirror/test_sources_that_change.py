@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import uuid
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,44 @@ def test_an_unclean_election_while_the_mirror_is_down(versions: Versions, tmp_pa
     check_verifies(tmp_path)
 
 
+@pytest.mark.parametrize("versions", [KAFKA_2_8, KAFKA_2_1], ids=["2.8", "2.1"])
+def test_a_source_that_knows_no_epochs(versions: Versions, tmp_path: Path) -> None:
+    """Whether it has the same history is not known, so nothing of it is appended, nor cut here."""
+
+    def know_nothing(exchange: Exchange) -> None:
+        exchange.answer = exchange.answer._replace(
+            topics=tuple(
+                topic._replace(
+                    partitions=tuple(
+                        part._replace(leader_epoch=-1, end_offset=-1) for part in topic.partitions
+                    )
+                )
+                for topic in exchange.answer.topics
+            )
+        )
+
+    with _source(versions) as source:
+        with mirroring(source, tmp_path):
+            until_equal(source, tmp_path)
+        held = batches_of(tmp_path, ORDERS)
+
+        def elect() -> None:
+            log = source.log("orders")
+            _lose_tail(log, 3)
+            log.leader_epoch += 1
+            grow(log, 9, word="new")
+            source.lies.append(on_answers(ApiKey.OFFSET_FOR_LEADER_EPOCH, know_nothing))
+
+        source.change(elect)
+        with mirroring(source, tmp_path):
+            until(lambda: reported(tmp_path, ORDERS), "it is reported")
+            assert batches_of(tmp_path, ORDERS) == held
+            source.change(source.lies.clear)
+            until_equal(source, tmp_path)
+    check_holds(tmp_path, source.logs())
+    check_verifies(tmp_path)
+
+
 def test_diverging_in_a_circle(tmp_path: Path) -> None:
     """A leader that always wants another cut: nothing that is true is cut, nothing spins."""
     with _source() as source, mirroring(source, tmp_path):
@@ -167,7 +206,7 @@ def test_a_topic_made_anew_again_and_again(tmp_path: Path) -> None:
     with _source() as source, mirroring(source, tmp_path):
         for number in range(4):
             topic = one_partition(log_of((2, 0), word=f"{number}-"))
-            source.change(lambda topic=topic: source.topics.update(orders=topic))
+            source.change(partial(source.topics.update, orders=topic))
             until_equal(source, tmp_path)
     check_holds(tmp_path, source.logs())
     check_verifies(tmp_path)
