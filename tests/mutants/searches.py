@@ -65,6 +65,7 @@ from tests.mutants import (  # noqa: F401
     verify,
 )
 from tests.mutants.scenarios import SCENARIOS
+from tests.support import stores
 from tests.support.until import patience
 from tests.unit.directory import test_tiered
 from tests.unit.log import test_chdir, test_forks
@@ -86,6 +87,8 @@ from tests.unit.replication import (
 from tests.unit.replication import test_controller_poison as poison
 from tests.unit.replication import test_partition_roles as roles
 from tests.unit.rescue import test_rescue_faults, test_rescue_rules
+from tests.unit.tiers import test_view
+from tests.unit.verify.verify_logs import fill
 
 Test = Callable[[], None]
 BLUNDERS = (AttributeError, NameError, TypeError)  # of a mutant that does not fit the product
@@ -523,6 +526,39 @@ OF_PROMOTION: list[tuple[str, Test]] = [
     ),
 ]
 
+
+def _of_a_store(test: Callable[[Path, Path], None]) -> Test:
+    def run() -> None:
+        with TemporaryDirectory() as directory:
+            source = stores.make_directory(Path(directory) / "data", fill)
+            test(source, Path(directory) / "store")
+
+    return run
+
+
+OF_STORES: list[tuple[str, Test]] = [
+    (
+        "a-hole-in-a-store-is-passed-over",
+        _of_a_store(test_view.test_a_hole_is_refused_with_its_offsets),
+    ),
+    (
+        "segments-of-every-lineage-count",
+        _of_a_store(test_view.test_an_unclean_election_leaves_segments_that_are_not_read),
+    ),
+    (
+        "a-cut-trusts-the-epochs",
+        _of_a_store(test_view.test_segments_of_two_histories_are_never_joined),
+    ),
+    (
+        "indexes-in-a-store-are-trusted",
+        _of_a_store(
+            lambda source, path: test_view.test_damage_of_a_backup_is_named(
+                source, path, ".indexes", test_view._flip
+            )
+        ),
+    ),
+]
+
 OF_TIERS: list[tuple[str, Test]] = [
     (name, _in_a_directory(test))
     for name, test in (
@@ -578,6 +614,7 @@ SEARCHES = {
     "mirror": Search(_in_test, OF_MIRRORS, tested=True),
     "promotion": Search(_in_test, OF_PROMOTION, tested=True),
     "tiers": Search(_in_test, OF_TIERS, tested=True),
+    "stores": Search(_in_test, OF_STORES, tested=True),
     "scenarios": Search(
         _in_test,
         [(name, test) for _, names, test in SCENARIOS for name in names.split()],
