@@ -95,8 +95,17 @@ LANES = {
             for room in ("broker", "controller", "fetcher", "network", "replica_manager", "wire")
         ),
     ),
+    "mirror": Lane(
+        "Mirror and backup",
+        ("mirror", "backup"),
+        ("logstore/backup", "logstore/tiers", "replication/fetcher", "replication/mirror"),
+    ),
     "simulator": Lane("Simulator", ("simulator",), ("replication/simulator",)),
-    "spark": Lane("Spark", ("spark_read", "spark_verify", "spark_backup"), ("logstore/spark", "logstore/verify")),
+    "spark": Lane(
+        "Spark",
+        ("spark_read", "spark_verify", "spark_backup"),
+        ("logstore/spark", "logstore/verify"),
+    ),
 }
 
 CHOSEN = [

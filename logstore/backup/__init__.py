@@ -7,7 +7,7 @@ it, ``content`` is what a store has, and ``patience`` asks it again (docs/backup
 
 from __future__ import annotations
 
-from logstore.backup.check import CheckOptions, CheckReport, check_store
+from logstore.backup.check import StoreCheckOptions, StoreCheckReport, check_store
 from logstore.backup.content import NoBackupError
 from logstore.backup.engine import Backup, BackupOptions, BackupRefusedError
 from logstore.backup.report import BackupFault, BackupFinding, BackupReport, PartitionResult
@@ -28,8 +28,6 @@ __all__ = [
     "BackupOptions",
     "BackupRefusedError",
     "BackupReport",
-    "CheckOptions",
-    "CheckReport",
     "DamagedObjectError",
     "NoBackupError",
     "PartitionResult",
@@ -38,6 +36,8 @@ __all__ = [
     "RestoreOptions",
     "RestoreReport",
     "RestoredPartition",
+    "StoreCheckOptions",
+    "StoreCheckReport",
     "check_store",
     "restore",
 ]

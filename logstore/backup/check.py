@@ -12,12 +12,12 @@ from logstore.backup.content import (
     Commits,
     NoBackupError,
     fault_of,
+    fits,
     holes,
     objects_of,
     read_commit,
     read_commits,
     segments_of,
-    size_of,
 )
 from logstore.backup.patience import PatientStore
 from logstore.backup.report import BackupFault, BackupFinding, PartitionResult
@@ -57,7 +57,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOptions:
+class StoreCheckOptions:
     """How a store is checked.
 
     Attributes:
@@ -73,7 +73,7 @@ class CheckOptions:
 
 
 @dataclass(slots=True)
-class CheckReport:
+class StoreCheckReport:
     """What a store has. ``partitions`` are those of the newest backup, ``number``."""
 
     uri: str
@@ -105,11 +105,11 @@ class _Unnamed(NamedTuple):
 
 def check_store(
     store: ObjectStore,
-    options: CheckOptions | None = None,
+    options: StoreCheckOptions | None = None,
     *,
     clock: Clock | None = None,
     progress: Progress | None = None,
-) -> CheckReport:
+) -> StoreCheckReport:
     """Compare a store with its commits. Nothing is written; ``delete`` deletes orphans.
 
     Raises:
@@ -117,26 +117,26 @@ def check_store(
         StoreError: the store refused.
     """
     patient = PatientStore(store)
-    return _Check(patient, options or CheckOptions(), clock or SystemClock(), progress).run()
+    return _Check(patient, options or StoreCheckOptions(), clock or SystemClock(), progress).run()
 
 
 class _Check:
     def __init__(
         self,
         store: PatientStore,
-        options: CheckOptions,
+        options: StoreCheckOptions,
         clock: Clock,
         progress: Progress | None,
     ) -> None:
         self._store, self._options, self._progress = store, options, progress
         self._now_ms = clock.wall_ms()
-        self._report = CheckReport(store.uri)
+        self._report = StoreCheckReport(store.uri)
         self._named: dict[SegmentKey, tuple[StoredSegment, int]] = {}
         """Each segment with the newest backup that names it."""
         self._read: set[int] = set()
         self._done = self._total = 0
 
-    def run(self) -> CheckReport:
+    def run(self) -> StoreCheckReport:
         commits = read_commits(self._store)
         newest = commits.newest
         if newest is None:
@@ -215,7 +215,7 @@ class _Check:
             key, suffix = parsed
             if key not in self._named:
                 unnamed.setdefault(key, _Unnamed(key, {})).objects[suffix] = found
-            elif size_of(self._named[key][0], suffix) in (-1, found.size):
+            elif fits(self._named[key][0], suffix, found.size):
                 missing[key].discard(suffix)
         for key, suffixes in missing.items():
             for suffix in sorted(suffixes):
@@ -358,4 +358,4 @@ class _Check:
 
 _COMMIT_FOLDER = commit_key(0).rpartition("/")[0]
 
-__all__ = ["DAY_MS", "CheckOptions", "CheckReport", "check_store"]
+__all__ = ["DAY_MS", "StoreCheckOptions", "StoreCheckReport", "check_store"]

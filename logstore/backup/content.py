@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from logstore.backup.patience import PatientStore
 from logstore.backup.report import BackupFault, BackupFinding
-from logstore.backup.writer import Candidate
+from logstore.backup.writer import OrphanSegment
 from logstore.common.errors import LogstoreError
 from logstore.tiers import (
     BackupCommit,
@@ -129,7 +129,7 @@ _ALL = (1 << len(SEGMENT_SUFFIXES)) - 1
 
 
 @dataclass(slots=True)
-class Content:
+class StoreContent:
     """A store compared with its newest commit, in one pass over its listing.
 
     ``lost`` are ids of segments whose objects are not there as the commit says. ``candidates`` are
@@ -138,19 +138,19 @@ class Content:
 
     commits: Commits
     lost: set[uuid.UUID] = field(default_factory=set)
-    candidates: dict[tuple[uuid.UUID, int, int], list[Candidate]] = field(default_factory=dict)
+    candidates: dict[tuple[uuid.UUID, int, int], list[OrphanSegment]] = field(default_factory=dict)
 
-    def candidates_for(self, topic_id: uuid.UUID, partition: int, base: int) -> list[Candidate]:
+    def candidates_for(self, topic_id: uuid.UUID, partition: int, base: int) -> list[OrphanSegment]:
         return self.candidates.get((topic_id, partition, base), [])
 
 
-def read_content(store: PatientStore, commits: Commits) -> Content:
+def read_content(store: PatientStore, commits: Commits) -> StoreContent:
     """List a store once. What a listing lacks is asked for, because listings may lag.
 
     Raises:
         StoreError: the store refused.
     """
-    found = Content(commits)
+    found = StoreContent(commits)
     named = {key: segment for _, _, segment, key in segments_of(commits.newest)}
     seen = dict.fromkeys(named, 0)
     newest = commits.newest
@@ -161,8 +161,7 @@ def read_content(store: PatientStore, commits: Commits) -> Content:
             continue
         key, suffix = parsed
         if key in seen:
-            expected = size_of(named[key], suffix)
-            seen[key] |= _BITS[suffix] if expected in (-1, listed.size) else 0
+            seen[key] |= _BITS[suffix] if fits(named[key], suffix, listed.size) else 0
         elif not 0 < listed.mtime_ms < since:  # older ones are of older backups
             _add(found, key, suffix, listed.size)
     for key, bits in seen.items():
@@ -171,18 +170,24 @@ def read_content(store: PatientStore, commits: Commits) -> Content:
     return found
 
 
-def _add(found: Content, key: SegmentKey, suffix: str, size: int) -> None:
+def _add(found: StoreContent, key: SegmentKey, suffix: str, size: int) -> None:
     of_base = found.candidates.setdefault((key.topic_id, key.partition, key.base_offset), [])
     for candidate in of_base:
         if candidate.segment_id == key.segment_id:
             candidate.sizes[suffix] = size
             return
-    of_base.append(Candidate(key.segment_id, {suffix: size}))
+    of_base.append(OrphanSegment(key.segment_id, {suffix: size}))
 
 
 def size_of(segment: StoredSegment, suffix: str) -> int:
     """The size of an object of a segment; −1 where any will do."""
     return {LOG: segment.log_size, INDEXES: segment.indexes_size}.get(suffix, -1)
+
+
+def fits(segment: StoredSegment, suffix: str, size: int) -> bool:
+    """Whether an object of a segment may have this size."""
+    expected = size_of(segment, suffix)
+    return size > 0 if expected < 0 else size == expected
 
 
 def _is_there(store: PatientStore, key: SegmentKey, segment: StoredSegment, bits: int) -> bool:
@@ -218,9 +223,10 @@ def objects_of(keys: Iterable[SegmentKey]) -> list[str]:
 __all__ = [
     "CLOCKS_APART_MS",
     "Commits",
-    "Content",
     "NoBackupError",
+    "StoreContent",
     "fault_of",
+    "fits",
     "holes",
     "key_of",
     "objects_of",

@@ -11,8 +11,9 @@ from functools import partial
 
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
+from logstore.backup.configs import topic_configs
 from logstore.backup.content import (
-    Content,
+    StoreContent,
     holes,
     objects_of,
     read_commit,
@@ -35,9 +36,9 @@ from logstore.backup.scan import (
     size_below,
 )
 from logstore.backup.source import (
+    BackedTopic,
     BackupSource,
-    Owner,
-    SourceTopic,
+    SourceOwner,
     committed_end,
     leader_epochs,
     log_config,
@@ -103,7 +104,8 @@ class BackupOptions:
         read_back: what is read back of each segment before it counts.
         keep: how many backups stay, the newest ones; 0 for all. What only dropped ones name is
             deleted.
-        topic_configs: configurations of topics that are kept elsewhere.
+        topic_configs: configurations of topics that are kept elsewhere; by default those of a
+            metadata log in the directories.
         broker: which broker's directories, if there are several.
     """
 
@@ -159,7 +161,7 @@ class Backup:
             self._directories,
             self._wanted,
             broker=self.options.broker,
-            topic_configs=self.options.topic_configs,
+            topic_configs=self._configs(report),
             note=report.notes.append,
         )
         owner, topics = source.look()
@@ -181,7 +183,11 @@ class Backup:
         report.requests = dict(self._store.requests)
         return report
 
-    def _check_owner(self, owner: Owner, newest: BackupCommit | None) -> None:
+    def _configs(self, report: BackupReport) -> Mapping[str, Mapping[str, str]]:
+        given = self.options.topic_configs
+        return topic_configs(self._directories, report.notes.append) if given is None else given
+
+    def _check_owner(self, owner: SourceOwner, newest: BackupCommit | None) -> None:
         if newest is None:
             return
         for what, here, there in (
@@ -199,7 +205,11 @@ class Backup:
     # -- the commit ----------------------------------------------------------------------------
 
     def _commit(
-        self, owner: Owner, content: Content, topics: list[TopicBackup], report: BackupReport
+        self,
+        owner: SourceOwner,
+        content: StoreContent,
+        topics: list[TopicBackup],
+        report: BackupReport,
     ) -> None:
         newest = content.commits.newest
         there = {topic.topic for topic in topics}
@@ -292,7 +302,7 @@ class _Work:
     def __init__(
         self,
         source: BackupSource,
-        content: Content,
+        content: StoreContent,
         writer: SegmentWriter,
         report: BackupReport,
         options: BackupOptions,
@@ -311,7 +321,7 @@ class _Work:
             for part in topic.partitions
         }
 
-    def run(self, topics: Sequence[SourceTopic]) -> list[TopicBackup]:
+    def run(self, topics: Sequence[BackedTopic]) -> list[TopicBackup]:
         layouts = [(topic, layout) for topic in topics for layout in topic.layouts]
         self._total = sum(s.size for _, layout in layouts for s in layout.segments)
         with ThreadPoolExecutor(self.options.puts_at_once, "logstore-backup-put") as pool:
@@ -337,7 +347,7 @@ class _Work:
         ]
 
     def _guarded(
-        self, pool: ThreadPoolExecutor, topic: SourceTopic, layout: PartitionLayout
+        self, pool: ThreadPoolExecutor, topic: BackedTopic, layout: PartitionLayout
     ) -> PartitionBackup | None:
         """One partition; nothing where another has failed already."""
         if self.stopped.is_set():
@@ -349,7 +359,7 @@ class _Work:
             raise
 
     def _partition(
-        self, pool: ThreadPoolExecutor, topic: SourceTopic, layout: PartitionLayout
+        self, pool: ThreadPoolExecutor, topic: BackedTopic, layout: PartitionLayout
     ) -> PartitionBackup | None:
         before = self._before.get((topic.topic_id, layout.partition))
         reason, now = "", layout
@@ -407,7 +417,7 @@ class _PartitionRun:
         self,
         work: _Work,
         pool: ThreadPoolExecutor,
-        topic: SourceTopic,
+        topic: BackedTopic,
         layout: PartitionLayout,
         before: PartitionBackup | None,
         put: dict[tuple[int, int, int], Put],

@@ -400,9 +400,7 @@ class _Restore:
             end = max(plan.backup.end_offset, start)
             self._end_at(staging, plan, end)
         else:
-            end = (
-                self._cut(_log_path(staging, plan.tp, last.base_offset), plan, last) if last else -1
-            )
+            end = self._cut(staging, plan, last) if last else -1
             if end <= start:  # nothing is left: the log is empty, and goes on at its start
                 end = start
                 self._empty(staging, plan)

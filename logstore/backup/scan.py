@@ -54,7 +54,7 @@ class Ends(NamedTuple):
     last: int
 
 
-class Damage(NamedTuple):
+class SourceDamage(NamedTuple):
     """Where a segment stops being sound, and why."""
 
     position: int
@@ -84,7 +84,7 @@ class ScannedSegment:
     time_index: bytes
     txn_index: bytes
     snapshot: bytes
-    damage: Damage | None = None
+    damage: SourceDamage | None = None
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ def scan_source(
     end = scan.next_offset if scan.batch_count else base_offset
     damage, crc, whole = None, source.crc, scan.valid_bytes
     if whole < size:
-        damage = Damage(whole, end, SCAN_REASONS[scan.status])
+        damage = SourceDamage(whole, end, SCAN_REASONS[scan.status])
         crc = crc_of(file, path, whole)
     elif source.hashed != size:
         raise SourceChangedError(path, "it was not read to its end")
@@ -304,11 +304,11 @@ def size_below(layout: PartitionLayout, segment: ListedSegment, offset: int) -> 
 
 __all__ = [
     "WINDOW",
-    "Damage",
     "Ends",
     "Producers",
     "ScannedSegment",
     "SourceChangedError",
+    "SourceDamage",
     "crc_of",
     "ends_at",
     "last_position",

@@ -31,12 +31,10 @@ from logstore.directory.errors import NotALogDirectoryError
 from logstore.directory.layout import TopicFilter, list_partitions
 from logstore.directory.listing import UNKNOWN, PartitionLayout
 from logstore.directory.positions import with_rolls
+from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage.uri import join_uri, open_storage, shown
 from logstore.tiers.manifest import Epochs
-
-CLUSTER_METADATA = "__cluster_metadata"
-"""The log of a KRaft controller. It says what this cluster is, and is no topic of it."""
 
 _NO_ID = uuid.UUID("5f3ec9d6-7c5b-5c0e-9f0a-4c2b4a0c7d11")
 """The namespace of ids for topics that have none, as those of a Kafka before 2.8."""
@@ -44,7 +42,7 @@ _NO_ID = uuid.UUID("5f3ec9d6-7c5b-5c0e-9f0a-4c2b4a0c7d11")
 Note = Callable[[str], None]
 
 
-class Owner(NamedTuple):
+class SourceOwner(NamedTuple):
     """Whose directories they are: ``cluster_id`` "" and ``node_id`` −1 where no file says it."""
 
     cluster_id: str
@@ -52,7 +50,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(slots=True)
-class SourceTopic:
+class BackedTopic:
     topic: str
     topic_id: uuid.UUID
     properties: TopicProperties = field(default_factory=lambda: TopicProperties({}, 0))
@@ -87,7 +85,7 @@ class BackupSource:
         self.paths, self._wanted, self._broker = list(paths), wanted, broker
         self._given, self._note = dict(topic_configs or {}), note
 
-    def look(self) -> tuple[Owner, list[SourceTopic]]:
+    def look(self) -> tuple[SourceOwner, list[BackedTopic]]:
         """Whose directories they are, and all topics with their partitions as listed now.
 
         Raises:
@@ -97,10 +95,10 @@ class BackupSource:
         """
         layouts = list_partitions(self.paths, self._filter(), broker=self._broker)
         owner = self._owner(layouts)
-        found: dict[str, SourceTopic] = {}
+        found: dict[str, BackedTopic] = {}
         for layout in layouts:
             topic_id = _id_of(layout, owner.cluster_id)
-            topic = found.setdefault(layout.topic, SourceTopic(layout.topic, topic_id))
+            topic = found.setdefault(layout.topic, BackedTopic(layout.topic, topic_id))
             if topic.topic_id != topic_id:
                 raise ConfigError(
                     f"{printable(layout.name)}: its topic id is another than that of the "
@@ -130,7 +128,7 @@ class BackupSource:
             return None
         return with_rolls(found[0], self._note)
 
-    def _owner(self, layouts: Iterable[PartitionLayout]) -> Owner:
+    def _owner(self, layouts: Iterable[PartitionLayout]) -> SourceOwner:
         """Whose they are, by ``meta.properties``."""
         places = dict.fromkeys([*(os.path.dirname(each.uri) for each in layouts), *self.paths])
         found = {owner for owner in map(_owner, places) if owner is not None}
@@ -142,11 +140,14 @@ class BackupSource:
                 names = ", ".join(printable(value, 200) for value in sorted(values))
                 raise ConfigError(f"the directories belong to several {what}: {names}")
         cluster = max((owner.cluster_id for owner in found), default="")
-        return Owner(cluster, max((owner.node_id for owner in found), default=UNKNOWN))
+        return SourceOwner(cluster, max((owner.node_id for owner in found), default=UNKNOWN))
 
     def _filter(self) -> TopicFilter:
         def wanted(topic: str, _: int, __: bool) -> bool:
-            return topic != CLUSTER_METADATA and (self._wanted is None or self._wanted(topic))
+            # The log of a KRaft node says what its cluster is, and is no topic of it.
+            if topic == filenames.CLUSTER_METADATA:
+                return False
+            return self._wanted is None or self._wanted(topic)
 
         return wanted
 
@@ -166,7 +167,7 @@ def _id_of(layout: PartitionLayout, cluster_id: str) -> uuid.UUID:
     return uuid.uuid5(_NO_ID, f"{cluster_id}/{layout.topic}")
 
 
-def _owner(log_dir: str) -> Owner | None:
+def _owner(log_dir: str) -> SourceOwner | None:
     storage, path = open_storage(join_uri(log_dir, META_PROPERTIES))
     try:
         meta = MetaPropertiesFile(path, storage).read()
@@ -174,7 +175,7 @@ def _owner(log_dir: str) -> Owner | None:
         raise ConfigError(f"{shown(log_dir)}: {error}") from error
     if meta is None:
         return None
-    return Owner(meta.cluster_id or "", UNKNOWN if meta.node_id is None else meta.node_id)
+    return SourceOwner(meta.cluster_id or "", UNKNOWN if meta.node_id is None else meta.node_id)
 
 
 def log_config(properties: TopicProperties) -> LogConfig:
@@ -207,10 +208,9 @@ def committed_end(layout: PartitionLayout) -> int:
 
 
 __all__ = [
-    "CLUSTER_METADATA",
+    "BackedTopic",
     "BackupSource",
-    "Owner",
-    "SourceTopic",
+    "SourceOwner",
     "committed_end",
     "leader_epochs",
     "log_config",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from checkpoints.checkpoint_file import frame
 from logstore.backup.patience import PatientStore
 from logstore.backup.scan import ScannedSegment, SourceChangedError, parts_of
-from logstore.backup.source import Owner
+from logstore.backup.source import SourceOwner
 from logstore.common.clock import Clock
 from logstore.common.random_id import RandomId, new_uuid
 from logstore.kernels import crc32c
@@ -34,7 +34,7 @@ from logstore.tiers.manifest import FACTS_SIZE_MAX, Epochs, SegmentMetadata
 _TAIL = 4 << 10
 """Bytes of the end of a ``.log`` that are read back."""
 
-_RANGE = 4 << 20
+_RANGE = 2 << 20
 _PUTS_MAX = 3
 
 
@@ -48,7 +48,7 @@ class ReadBack(StrEnum):
     """Every byte, against the checksums of what was sent."""
 
 
-class Candidate(NamedTuple):
+class OrphanSegment(NamedTuple):
     """Objects of a segment that no commit names: of a backup that was cut short, perhaps."""
 
     segment_id: uuid.UUID
@@ -127,7 +127,7 @@ class SegmentWriter:
     def __init__(
         self,
         store: PatientStore,
-        owner: Owner,
+        owner: SourceOwner,
         read_back: ReadBack,
         *,
         ids: RandomId,
@@ -139,7 +139,7 @@ class SegmentWriter:
         self.lied = 0
 
     def put(
-        self, to: Destination, segment: OutgoingSegment, candidates: Sequence[Candidate] = ()
+        self, to: Destination, segment: OutgoingSegment, candidates: Sequence[OrphanSegment] = ()
     ) -> Put:
         """Put a segment, unless one of ``candidates`` has its bytes already.
 
@@ -216,7 +216,7 @@ class SegmentWriter:
         to: Destination,
         segment: OutgoingSegment,
         stored: StoredSegment,
-        candidate: Candidate,
+        candidate: OrphanSegment,
     ) -> StoredSegment | None:
         """What an earlier run has put, if its facts are those of this segment; else None."""
         sizes = candidate.sizes
@@ -313,8 +313,8 @@ def ranges(store: PatientStore, key: str, size: int) -> Iterator[bytes | None]:
 
 
 __all__ = [
-    "Candidate",
     "Destination",
+    "OrphanSegment",
     "OutgoingSegment",
     "Put",
     "ReadBack",

@@ -17,7 +17,7 @@ from logstore.cli.common.verify_output import progress_bar
 from logstore.cli.recover import warnings_in_reports
 
 if TYPE_CHECKING:
-    from logstore.backup import BackupFinding, BackupReport, CheckReport, PartitionResult
+    from logstore.backup import BackupFinding, BackupReport, PartitionResult, StoreCheckReport
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHOWN = 40
@@ -216,10 +216,10 @@ def check(
 
     Exit code 0: nothing is wrong. 1: something is. 2: there is no backup, or an error.
     """
-    from logstore.backup import CheckOptions, check_store
+    from logstore.backup import StoreCheckOptions, check_store
     from logstore.tiers import open_store
 
-    options = CheckOptions(deep=deep, older_than_ms=older_than, delete=delete)
+    options = StoreCheckOptions(deep=deep, older_than_ms=older_than, delete=delete)
     with progress_bar(quiet=as_json) as progress:
         report = check_store(open_store(uri), options, progress=progress)
     if as_json:
@@ -229,7 +229,7 @@ def check(
     ctx.exit(0 if report.whole else EXIT_FINDINGS)
 
 
-def _print_check(report: CheckReport) -> None:
+def _print_check(report: StoreCheckReport) -> None:
     from logstore.terminal import tables
 
     listing = tables.Listing(["partition"], ["start", "end", "segments", "MB"])

@@ -30,7 +30,7 @@ from logstore.common.errors import CorruptDataError
 from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage import Storage
-from logstore.storage.local import LocalStorage
+from logstore.storage.uri import log_directory, open_storage, shown
 
 
 @click.command(short_help="Print segments, indexes, snapshots and checkpoint files.")
@@ -79,9 +79,13 @@ def dump(
     header that is not printable text is hex, as 0x0a.
     """
     out = Output("json" if as_json else form, deep, from_offset, end_offset)
-    storage = LocalStorage()
     for path in paths:
-        _dump_path(storage, path, out)
+        try:
+            storage, local = open_storage(log_directory(path))
+        except OSError as error:
+            out.unusable(f"{printable(shown(path))}: {error.strerror or error}")
+            continue
+        _dump_path(storage, local, out)
     ctx.exit(out.exit_code)
 
 

@@ -13,7 +13,7 @@ from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option, notes
-from logstore.cli.common.options import PARTITION, counted, directory_argument
+from logstore.cli.common.options import PARTITION, counted, source_argument
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.reading import PartitionReader, readers_of
 from logstore.common.bounds import BATCH_MAX, UNPACKED_MAX
@@ -34,7 +34,7 @@ class LogChangedError(LogstoreError):
 
 
 @click.command(short_help="Write a topic to a file or a Delta table.")
-@directory_argument
+@source_argument
 @click.argument("topic", shell_complete=completion.topics)
 @click.option(
     "--to",

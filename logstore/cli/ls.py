@@ -13,7 +13,8 @@ from logstore.cli.common.exits import fail, json_option, notes
 from logstore.cli.common.listing import ListedReplica, Lister, LogDirectory, compare
 from logstore.cli.common.options import directories_argument
 from logstore.common.json_fields import json_fields
-from logstore.storage.local import LocalStorage
+from logstore.storage import Storage
+from logstore.storage.uri import log_directory, open_storage
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -37,15 +38,16 @@ def ls(paths: tuple[str, ...], topic: str | None, as_json: bool) -> None:
     Example:
       logstore ls /var/lib/kafka-logs
     """
-    lister = Lister(LocalStorage(), notes())
-    found = []
-    given: dict[str, str] = {}  # by real path: the same directory twice is one
+    note, found = notes(), []
+    given: dict[str, tuple[Storage, str]] = {}  # by real path: the same directory twice is one
     for path in paths:
-        given.setdefault(os.path.realpath(path), path)
-    for path in given.values():
-        if not os.path.isdir(path):
+        storage, local = open_storage(log_directory(path))
+        given.setdefault(storage.real_path(local), (storage, local))
+    for storage, path in given.values():
+        info = storage.info(path)
+        if info is None or not info.is_dir:
             fail(f"{printable(path)}: no such directory")
-        found.append(lister.log_directory(path))
+        found.append(Lister(storage, note).log_directory(path))
     replicas = [each for directory in found for each in directory.replicas]
     compare(replicas)
     if topic is not None:

@@ -12,7 +12,7 @@ from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, notes
-from logstore.cli.common.options import COUNT, PARTITION, directory_argument
+from logstore.cli.common.options import COUNT, PARTITION, source_argument
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.format import Encoding
 from logstore.cli.records.output import output
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.2
 
 
 @click.command(short_help="Print the records of a topic.")
-@directory_argument
+@source_argument
 @click.argument("topic", shell_complete=completion.topics)
 @click.option("--partition", type=PARTITION, metavar="N", help="Only this one; else all, in order.")
 @click.option(

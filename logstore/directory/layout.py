@@ -27,7 +27,7 @@ from logstore.directory.listing import (
     until,
 )
 from logstore.format import filenames
-from logstore.storage.base import FileInfo, Storage
+from logstore.storage.base import FileInfo, ShowsFiles, Storage
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.uri import join_uri, log_directory, open_storage, shown
 
@@ -226,7 +226,7 @@ class _Lister:
         local = open_storage(uri)[1]
 
         def list_files() -> PartitionLayout:
-            found = listed(uri, tp, self.storage.scan_dir(local))
+            found = _timed(listed(uri, tp, self.storage.scan_dir(local)))
             return replace(
                 found,
                 broker=files.broker,
@@ -243,6 +243,17 @@ class _Lister:
 
     def _has(self, files: LogDirFiles) -> bool:
         return self.broker in ("", files.broker, files.uri, files.uri.rstrip("/"))
+
+
+def _timed(layout: PartitionLayout) -> PartitionLayout:
+    """The layout with the times of its segments, where its storage knows them."""
+    storage, _ = open_storage(layout.uri)
+    if not isinstance(storage, ShowsFiles):
+        return layout
+    paths = (open_storage(layout.path_of(segment.base_offset))[1] for segment in layout.segments)
+    times = map(storage.max_timestamp, paths)
+    segments = zip(layout.segments, times, strict=True)
+    return replace(layout, segments=tuple(replace(s, max_timestamp=time) for s, time in segments))
 
 
 def _belongs_to_log_dir(entry: FileInfo) -> bool:

@@ -50,6 +50,13 @@ class ListedSegment:
     whole_size: int = MISSING
     """Size of the ``.log`` where only its beginning counts, up to a batch that lies elsewhere."""
 
+    max_timestamp: int = UNKNOWN
+    """No record is later, in ms, or ``UNKNOWN``."""
+
+    def is_before(self, timestamp: int) -> bool:
+        """Whether every record is known to be earlier than ``timestamp``, in ms."""
+        return UNKNOWN < self.max_timestamp < timestamp
+
     @property
     def file_size(self) -> int:
         """Size of the ``.log`` as it was listed."""

@@ -66,6 +66,8 @@ class _SegmentJob:
     next_base: int
 
     def splits(self, split_bytes: int, start_timestamp: int | None) -> list[Split]:
+        if start_timestamp is not None and self.segment.is_before(start_timestamp):
+            return []
         index = SegmentIndex(self.wanted.layout, self.segment)
         first = max(self.wanted.start, self.segment.base_offset)
         if start_timestamp is not None:

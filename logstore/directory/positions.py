@@ -77,7 +77,7 @@ def offset_for_timestamp(layout: PartitionLayout, timestamp: int) -> int | None:
         OSError: the medium refused.
     """
     for segment, next_base in layout.bounded():
-        if next_base > layout.log_start_offset:
+        if next_base > layout.log_start_offset and not segment.is_before(timestamp):
             found = _first_in(layout, segment, timestamp, next_base == MAX_OFFSET)
             if found is not None:
                 return found

@@ -180,3 +180,7 @@ class ShowsFiles(Protocol):
     def real_file(self, path: str) -> str:
         """The file on the local disk that has exactly the bytes of a shown one; "" without one."""
         ...
+
+    def max_timestamp(self, path: str) -> int:
+        """In ms: no record of a shown segment is later. −1 where that is not known."""
+        ...

@@ -32,6 +32,7 @@ from logstore.tiers.object_store import (
     StoredObject,
     open_store,
 )
+from logstore.tiers.view import TierStorage
 
 __all__ = [
     "BackupCommit",
@@ -52,6 +53,7 @@ __all__ = [
     "StoreUnavailableError",
     "StoredObject",
     "StoredSegment",
+    "TierStorage",
     "TopicBackup",
     "chunks",
     "keys",

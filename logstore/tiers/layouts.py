@@ -13,11 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from checkpoints.checkpoint_file import MAX_I32, MAX_I64, parse_entries, parse_number
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
-from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheckpoint
+from checkpoints.offset_checkpoint import (
+    HIGH_WATERMARK,
+    LOG_START,
+    RECOVERY_POINT,
+    OffsetCheckpoint,
+)
 from checkpoints.partition_metadata import (
     PARTITION_METADATA,
     PartitionMetadata,
@@ -49,12 +55,12 @@ from logstore.tiers.manifest import (
 )
 from logstore.tiers.sources import (
     UNKNOWN_CRC,
-    Chunked,
+    ByteSource,
+    ChunkedObject,
+    ObjectPart,
     Objects,
-    Part,
-    Refused,
-    Source,
-    Whole,
+    RefusedObject,
+    WholeObject,
 )
 
 logger = get_logger(__name__)
@@ -78,11 +84,13 @@ class RemoteSegment:
     base_offset: int
     end_offset: int
     leader_epochs: Epochs
-    log: Source
-    indexes: Mapping[str, Source]
-    snapshot: Source | None = None
-    epochs: Source | None = None
+    log: ByteSource
+    indexes: Mapping[str, ByteSource]
+    snapshot: ByteSource | None = None
+    epochs: ByteSource | None = None
     mtime_ms: int = 0
+    max_timestamp_ms: int = -1
+    """The highest timestamp of its records, where that was sealed when it was put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +170,21 @@ class BackupLayout:
         )
         indexes = f"{self._root}/{key.key(keys.INDEXES)}"
 
-        def part(where: IndexPart) -> Source:
-            return Part(
+        def part(where: IndexPart) -> ByteSource:
+            return ObjectPart(
                 indexes, where.position, where.size, stored.indexes_size, stored.indexes_crc
             )
 
-        return _segment(
+        found = _segment(
             stored.base_offset,
             stored.end_offset,
             stored.leader_epochs,
-            Whole(f"{self._root}/{key.key(keys.LOG)}", stored.log_size, stored.log_size),
+            WholeObject(f"{self._root}/{key.key(keys.LOG)}", stored.log_size, stored.log_size),
             stored.index_parts,
             part,
             self._commit.time_ms,
         )
+        return replace(found, max_timestamp_ms=stored.max_timestamp_ms)
 
     def files(self) -> Mapping[str, bytes]:
         commit = self._commit
@@ -187,9 +196,13 @@ class BackupLayout:
             for tp, _, each in commit.partitions()
             if each.high_watermark >= 0
         }
+        ends = {tp: each.end_offset for tp, _, each in commit.partitions()}
+        # What was put was verified: a broker on top of it need not read all to recover it.
         found = {
             LOG_START: _written(OffsetCheckpoint, "write", starts),
             HIGH_WATERMARK: _written(OffsetCheckpoint, "write", marks),
+            RECOVERY_POINT: _written(OffsetCheckpoint, "write", ends),
+            CLEAN_SHUTDOWN: b'{"version":0,"brokerEpoch":-1}',
         }
         if commit.cluster_id or node is not None:
             meta = MetaProperties(version, commit.cluster_id or None, node)
@@ -223,9 +236,9 @@ def _segment(
     base: int,
     end: int,
     epochs: Epochs,
-    log: Source,
+    log: ByteSource,
     indexes: SegmentIndexes,
-    part: Callable[[IndexPart], Source],
+    part: Callable[[IndexPart], ByteSource],
     mtime_ms: int,
 ) -> RemoteSegment:
     found = {suffix: indexes.part(kind) for suffix, kind in _INDEX_SUFFIXES.items()}
@@ -305,7 +318,7 @@ class _Listed:
         return RemotePartition(tuple(segments), files, history, None, end, mtime)
 
 
-def _path_of(source: Source) -> str:
+def _path_of(source: ByteSource) -> str:
     return getattr(source, "path", "")
 
 
@@ -385,10 +398,10 @@ class TieredLayout(_Listed):
         stem = path.removesuffix(keys.MANIFEST)
         indexes, whole = f"{stem}{keys.INDEXES}", manifest.indexes.size
 
-        def part(where: IndexPart) -> Source:
+        def part(where: IndexPart) -> ByteSource:
             if manifest.encryption is not None:
-                return Refused(indexes, where.size, _encrypted(manifest))
-            return Part(indexes, where.position, where.size, whole, UNKNOWN_CRC)
+                return RefusedObject(indexes, where.size, _encrypted(manifest))
+            return ObjectPart(indexes, where.position, where.size, whole, UNKNOWN_CRC)
 
         found = _segment(
             metadata.key.base_offset,
@@ -402,16 +415,16 @@ class TieredLayout(_Listed):
         return replace(found, epochs=None) if manifest.encryption is not None else found
 
 
-def _log_of(path: str, manifest: SegmentManifest) -> Source:
+def _log_of(path: str, manifest: SegmentManifest) -> ByteSource:
     chunks: ChunkIndex = manifest.chunk_index
     if manifest.encryption is not None:
-        return Refused(path, chunks.original_size, _encrypted(manifest))
+        return RefusedObject(path, chunks.original_size, _encrypted(manifest))
     if manifest.compression:
-        return Chunked(path, chunks, chunks.original_size)
+        return ChunkedObject(path, chunks, chunks.original_size)
     if chunks.stored_size != chunks.original_size:
         reason = "its manifest has chunks of other sizes, without compression or encryption"
-        return Refused(path, chunks.original_size, reason)
-    return Whole(path, chunks.original_size, chunks.original_size)
+        return RefusedObject(path, chunks.original_size, reason)
+    return WholeObject(path, chunks.original_size, chunks.original_size)
 
 
 def _encrypted(manifest: SegmentManifest) -> str:
@@ -456,9 +469,9 @@ class LocalTieredLayout(_Listed):
         return self._with_history(segments, topic.topic_id)
 
     def _segment(self, path: str, stem: str, files: Mapping[str, FileInfo]) -> RemoteSegment:
-        def source(suffix: str) -> Source | None:
+        def source(suffix: str) -> ByteSource | None:
             entry = files.get(suffix)
-            return None if entry is None else Whole(f"{path}{suffix}", entry.size, entry.size)
+            return None if entry is None else WholeObject(f"{path}{suffix}", entry.size, entry.size)
 
         indexes = {suffix: found for suffix in _INDEX_SUFFIXES if (found := source(suffix))}
         log, epochs = source(filenames.LOG_SUFFIX), source(_LOCAL_EPOCHS)

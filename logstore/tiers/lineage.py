@@ -35,7 +35,7 @@ class Stored(Protocol):
 S = TypeVar("S", bound=Stored)
 
 
-class Reason(Enum):
+class NotShown(Enum):
     """Why a stored segment is no part of the log that is shown."""
 
     OTHER_LINEAGE = "its epochs are not those of the history that went on"
@@ -69,7 +69,7 @@ class Choice(Generic[S]):
 
     pieces: tuple[Piece[S], ...] = ()
     holes: tuple[Hole, ...] = ()
-    left: tuple[tuple[S, Reason], ...] = ()
+    left: tuple[tuple[S, NotShown], ...] = ()
 
 
 def rank(segment: Stored) -> tuple[int, int, int]:
@@ -117,11 +117,11 @@ def choose(segments: Iterable[S], history: Epochs = (), log_start: int | None = 
     Every piece begins where its segment begins, so positions in its indexes hold. Of segments that
     reach an offset the one that leads furthest follows.
     """
-    left: list[tuple[S, Reason]] = []
+    left: list[tuple[S, NotShown]] = []
     within: list[S] = []
     for segment in segments:
         if not is_within(segment, history):
-            left.append((segment, Reason.OTHER_LINEAGE))
+            left.append((segment, NotShown.OTHER_LINEAGE))
         elif segment.end_offset > max(segment.base_offset, log_start or 0):
             within.append(segment)
     within.sort(key=lambda each: (each.base_offset, each.end_offset))
@@ -147,10 +147,10 @@ def choose(segments: Iterable[S], history: Epochs = (), log_start: int | None = 
         else:
             break
     used = set(map(id, chosen))
-    left += [(each, Reason.COVERED) for each in within if id(each) not in used]
+    left += [(each, NotShown.COVERED) for each in within if id(each) not in used]
     ends = [min(a.end_offset, b.base_offset) for a, b in pairwise(chosen)]
     ends += [each.end_offset for each in chosen[-1:]]
     return Choice(tuple(map(Piece, chosen, ends)), tuple(holes), tuple(left))
 
 
-__all__ = ["Choice", "Hole", "Piece", "Reason", "Stored", "choose", "is_within", "rank"]
+__all__ = ["Choice", "Hole", "NotShown", "Piece", "Stored", "choose", "is_within", "rank"]

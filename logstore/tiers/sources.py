@@ -37,7 +37,7 @@ UNKNOWN_CRC = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Inline:
+class InlineBytes:
     """Bytes that are no object of their own."""
 
     data: bytes
@@ -48,7 +48,7 @@ class Inline:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeObject:
     """An object of ``whole`` bytes, of which the first ``size`` are shown."""
 
     path: str
@@ -57,7 +57,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ObjectPart:
     """``size`` bytes at ``position`` of an object of ``whole`` bytes with this CRC-32C."""
 
     path: str
@@ -68,7 +68,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunked:
+class ChunkedObject:
     """The first ``size`` bytes of a segment that is stored in Zstandard chunks."""
 
     path: str
@@ -77,7 +77,7 @@ class Chunked:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedObject:
     """An object that cannot be read, and why."""
 
     path: str
@@ -85,7 +85,7 @@ class Refused:
     reason: str
 
 
-Source: TypeAlias = Inline | Whole | Part | Chunked | Refused
+ByteSource: TypeAlias = InlineBytes | WholeObject | ObjectPart | ChunkedObject | RefusedObject
 
 
 class Objects:
@@ -96,7 +96,7 @@ class Objects:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._guard = threading.Lock()
 
-    def open(self, source: Source, path: str) -> File:
+    def open(self, source: ByteSource, path: str) -> File:
         """A source as the file ``path``.
 
         Raises:
@@ -105,19 +105,19 @@ class Objects:
             OSError: the store refused.
         """
         match source:
-            case Inline(data):
+            case InlineBytes(data):
                 return InlineFile(path, data)
-            case Refused(where, _, reason):
+            case RefusedObject(where, _, reason):
                 raise broken(where, reason)
-            case Part(_, position, size, whole, crc) if (
+            case ObjectPart(_, position, size, whole, crc) if (
                 crc != UNKNOWN_CRC and whole <= _CHECKED_MAX
             ):
                 return InlineFile(path, self._checked(source)[position : position + size])
-            case Part(where, position, size, whole):
+            case ObjectPart(where, position, size, whole):
                 return PartFile(path, self._open(where, whole), position, size)
-            case Chunked(where, chunks, size):
+            case ChunkedObject(where, chunks, size):
                 return ChunkedFile(path, self._open(where, chunks.stored_size), chunks, size)
-            case Whole(where, size, whole):
+            case WholeObject(where, size, whole):
                 file = self._open(where, whole)
                 is_real = size == whole and file.fileno() >= 0
                 return file if is_real else PartFile(path, file, 0, size)
@@ -133,7 +133,7 @@ class Objects:
             raise broken(path, f"has {found} bytes, its manifest says {size}")
         return file
 
-    def _checked(self, part: Part) -> bytes:
+    def _checked(self, part: ObjectPart) -> bytes:
         with self._guard:
             data = self._kept.get(part.path)
             if data is not None:
@@ -329,14 +329,14 @@ def _short(path: str, size: int, wanted: int, position: int) -> OSError:
 
 
 __all__ = [
-    "Chunked",
+    "ByteSource",
     "ChunkedFile",
-    "Inline",
+    "ChunkedObject",
+    "InlineBytes",
     "InlineFile",
+    "ObjectPart",
     "Objects",
-    "Part",
     "PartFile",
-    "Refused",
-    "Source",
-    "Whole",
+    "RefusedObject",
+    "WholeObject",
 ]

@@ -36,7 +36,7 @@ from logstore.tiers.cutting import (
 from logstore.tiers.errors import broken
 from logstore.tiers.layouts import RemoteLayout, RemotePartition, RemoteSegment
 from logstore.tiers.lineage import Piece, choose
-from logstore.tiers.sources import Chunked, Inline, Objects, Source, Whole
+from logstore.tiers.sources import ByteSource, ChunkedObject, InlineBytes, Objects, WholeObject
 
 logger = get_logger(__name__)
 
@@ -44,10 +44,11 @@ logger = get_logger(__name__)
 class _Entry:
     """A shown file."""
 
-    __slots__ = ("mtime_ms", "source")
+    __slots__ = ("max_timestamp_ms", "mtime_ms", "source")
 
-    def __init__(self, source: Source, mtime_ms: int) -> None:
+    def __init__(self, source: ByteSource, mtime_ms: int, max_timestamp_ms: int = -1) -> None:
         self.source, self.mtime_ms = source, mtime_ms
+        self.max_timestamp_ms = max_timestamp_ms
 
 
 class TierStorage:
@@ -72,6 +73,10 @@ class TierStorage:
         self._files: dict[str, _Entry] | None = None
         self._partitions: dict[str, dict[str, _Entry]] = {}
 
+    def under(self, root: str) -> TierStorage:
+        """The same view, shown below another root."""
+        return TierStorage(root, self._layout, self._objects)
+
     # ---- names
 
     def _names(self, path: str) -> list[str] | None:
@@ -88,6 +93,10 @@ class TierStorage:
         # Two slashes would mean something of their own to ``normpath``.
         return scheme + separator + posixpath.normpath(rest.rstrip("/") or "/")
 
+    def _is_above(self, path: str) -> bool:
+        """Whether the root is somewhere below: what lies over this storage walks down to it."""
+        return self._root.startswith(f"{self.real_path(path).rstrip('/')}/")
+
     def _find(self, path: str) -> _Entry | None:
         names = self._names(path)
         if not names or len(names) > 2:
@@ -100,7 +109,7 @@ class TierStorage:
         with self._guard:
             if self._files is None:
                 shown = self._layout.files().items()
-                self._files = {name: _Entry(Inline(data), 0) for name, data in shown}
+                self._files = {name: _Entry(InlineBytes(data), 0) for name, data in shown}
             return self._files
 
     def _partition(self, name: str, path: str) -> Mapping[str, _Entry]:
@@ -147,7 +156,8 @@ class TierStorage:
 
     def info(self, path: str) -> FileInfo | None:
         names = self._names(path)
-        if names == [] or (names and len(names) == 1 and names[0] in self._layout.partitions()):
+        is_partition = names and len(names) == 1 and names[0] in self._layout.partitions()
+        if names == [] or is_partition or self._is_above(path):
             return FileInfo(posixpath.basename(self.real_path(path)), 0, 0, FileKind.DIRECTORY)
         try:
             entry = self._find(path)
@@ -162,8 +172,13 @@ class TierStorage:
         if entry is None or not isinstance(self._objects.storage, LocalStorage):
             return ""
         source = entry.source
-        is_it = isinstance(source, Whole) and source.size == source.whole
-        return source.path if isinstance(source, Whole) and is_it else ""
+        is_it = isinstance(source, WholeObject) and source.size == source.whole
+        return source.path if isinstance(source, WholeObject) and is_it else ""
+
+    def max_timestamp(self, path: str) -> int:
+        """In ms: no record of a shown segment is later. −1 where that is not known."""
+        entry = self._find(path)
+        return -1 if entry is None else entry.max_timestamp_ms
 
     def free_bytes(self, path: str) -> int:
         return 0  # nothing is written here
@@ -203,7 +218,9 @@ def show_partition(path: str, remote: RemotePartition, objects: Objects) -> dict
     end = choice.pieces[-1].end if choice.pieces else remote.log_start or 0
     if end < remote.end_offset and choice.pieces:
         raise broken(path, f"offsets {end} to {remote.end_offset - 1} are in no segment")
-    shown = {name: _Entry(Inline(data), remote.mtime_ms) for name, data in remote.files.items()}
+    shown = {
+        name: _Entry(InlineBytes(data), remote.mtime_ms) for name, data in remote.files.items()
+    }
     followers = [*choice.pieces[1:], None][: len(choice.pieces)]
     for piece, following in zip(choice.pieces, followers, strict=True):
         sources = (
@@ -213,12 +230,12 @@ def show_partition(path: str, remote: RemotePartition, objects: Objects) -> dict
         )
         for (offset, suffix), source in sources.items():
             name = filenames.segment_file_name(offset, suffix)
-            shown[name] = _Entry(source, piece.segment.mtime_ms)
+            shown[name] = _Entry(source, piece.segment.mtime_ms, piece.segment.max_timestamp_ms)
     if not choice.pieces:
         empty = max(remote.end_offset, 0)
         for suffix in (filenames.LOG_SUFFIX, filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):
             name = filenames.segment_file_name(empty, suffix)
-            shown[name] = _Entry(Inline(b""), remote.mtime_ms)
+            shown[name] = _Entry(InlineBytes(b""), remote.mtime_ms)
     return shown
 
 
@@ -226,9 +243,9 @@ def _place(segment: RemoteSegment) -> str:
     return getattr(segment.log, "path", "")
 
 
-def _files_of(segment: RemoteSegment) -> dict[tuple[int, str], Source]:
+def _files_of(segment: RemoteSegment) -> dict[tuple[int, str], ByteSource]:
     base = segment.base_offset
-    files: dict[tuple[int, str], Source] = {(base, filenames.LOG_SUFFIX): segment.log}
+    files: dict[tuple[int, str], ByteSource] = {(base, filenames.LOG_SUFFIX): segment.log}
     files |= {(base, suffix): source for suffix, source in segment.indexes.items()}
     if segment.snapshot is not None:
         files[segment.end_offset, filenames.SNAPSHOT_SUFFIX] = segment.snapshot
@@ -237,7 +254,7 @@ def _files_of(segment: RemoteSegment) -> dict[tuple[int, str], Source]:
 
 def _cut(
     piece: Piece[RemoteSegment], following: RemoteSegment, objects: Objects
-) -> dict[tuple[int, str], Source]:
+) -> dict[tuple[int, str], ByteSource]:
     """The files of a segment up to the next one's base. Its snapshot is that of its end, which is
     not shown; Kafka makes the missing one anew."""
     segment = piece.segment
@@ -257,22 +274,22 @@ def _cut(
     files.pop((segment.end_offset, filenames.SNAPSHOT_SUFFIX), None)
     files[base, filenames.LOG_SUFFIX] = _shortened(segment.log, position)
     if filenames.INDEX_SUFFIX in segment.indexes:
-        files[base, filenames.INDEX_SUFFIX] = Inline(cut_offset_index(index, position))
+        files[base, filenames.INDEX_SUFFIX] = InlineBytes(cut_offset_index(index, position))
     if filenames.TIME_INDEX_SUFFIX in segment.indexes:
         times = content(filenames.TIME_INDEX_SUFFIX)
-        files[base, filenames.TIME_INDEX_SUFFIX] = Inline(cut_time_index(times, base, offset))
+        files[base, filenames.TIME_INDEX_SUFFIX] = InlineBytes(cut_time_index(times, base, offset))
     if filenames.TXN_INDEX_SUFFIX in segment.indexes:
         data = cut_txn_index(content(filenames.TXN_INDEX_SUFFIX), offset, _place(segment))
-        files[base, filenames.TXN_INDEX_SUFFIX] = Inline(data)
+        files[base, filenames.TXN_INDEX_SUFFIX] = InlineBytes(data)
     return files
 
 
-def _shortened(source: Source, size: int) -> Source:
+def _shortened(source: ByteSource, size: int) -> ByteSource:
     match source:
-        case Whole(path, _, whole):
-            return Whole(path, size, whole)
-        case Chunked(path, chunks, _):
-            return Chunked(path, chunks, size)
+        case WholeObject(path, _, whole):
+            return WholeObject(path, size, whole)
+        case ChunkedObject(path, chunks, _):
+            return ChunkedObject(path, chunks, size)
     return source
 
 

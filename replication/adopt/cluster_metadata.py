@@ -119,6 +119,17 @@ def read_cluster_metadata(log_dir: str, storage: Storage | None = None) -> Clust
     return _MetadataFiles(storage, directory).read()
 
 
+def topic_configs(log_dir: str) -> Mapping[str, Mapping[str, str]]:
+    """The configurations of all topics in the metadata that lies in ``log_dir``, for a backup.
+
+    Raises as ``read_cluster_metadata``.
+    """
+    image = read_cluster_metadata(log_dir)
+    if image is None:
+        return {}
+    return {topic: image.topic_configs(topic) for topic in image.topics}
+
+
 class _BadRecordError(ValueError):
     """A record that cannot follow those before it."""
 

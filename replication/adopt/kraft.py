@@ -1,4 +1,5 @@
-"""The metadata of a KRaft cluster, written: a snapshot from which a Kafka starts (F-340, W-173).
+"""The metadata of a KRaft cluster, written: a snapshot from which a Kafka starts (F-340, F-342,
+W-173).
 
 A snapshot ``<end offset>-<epoch>.checkpoint`` in ``__cluster_metadata-0`` is whole by its last
 batch, stands for all changes below its end, and needs no log beside it. The addresses of the

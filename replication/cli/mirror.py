@@ -14,6 +14,7 @@ from logstore import terminal
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.verify_output import progress_bar
 from replication.cli.connection import source_options
+from replication.cli.promote import promote
 from replication.cli.quantities import RATE, SECONDS
 from replication.cli.serve import address
 
@@ -164,12 +165,12 @@ def check(
       logstore mirror check --from kafka:9092 /data/mirror --topics 'orders.*'
     """
     from replication.admin import AdminClient
-    from replication.mirror.checking import CheckOptions
+    from replication.mirror.checking import MirrorCheckOptions
     from replication.mirror.checking import check as compare
 
     if source is None:
         raise click.UsageError("Missing option '--from'.")
-    options = CheckOptions(wanted(patterns), rate)
+    options = MirrorCheckOptions(wanted(patterns), rate)
     with AdminClient(source.config) as client, progress_bar(quiet=as_json) as progress:
         report = compare(client, directory, options, progress=progress)
     if not report.partitions:
@@ -184,6 +185,9 @@ def check(
     if report.unusable:
         ctx.exit(EXIT_ERROR)
     ctx.exit(0 if report.is_equal else EXIT_FINDINGS)
+
+
+mirror.add_command(promote)
 
 
 def wanted(patterns: tuple[str, ...]) -> Callable[[str], bool] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from checkpoints.loggers import package_loggers
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, EXIT_INTERRUPTED, fail
@@ -45,7 +47,7 @@ class MirrorOptions(NamedTuple):
     as_json: bool = False
 
 
-class Ending(NamedTuple):
+class RunEnding(NamedTuple):
     """How a run ended; ``reason`` of an error."""
 
     code: int = 0
@@ -56,14 +58,14 @@ def run(wanted: MirrorOptions) -> int:
     """Returns the exit code."""
     from replication.mirror import Mirror
 
-    signals = _Signals()
-    with signals.noted(), ExitStack() as stack:
+    signals, screen = _Signals(), _Screen()
+    with signals.noted(), _warnings(screen), ExitStack() as stack:
         mirror = Mirror(wanted.source, wanted.directory, wanted.config)
         backup = None if wanted.make_backup is None else wanted.make_backup(mirror.directory)
         try:
             mirror.start()
-            stack.callback(mirror.close)
-            reporter = stack.enter_context(_Reporter(mirror, backup, wanted).shown())
+            stack.callback(_close, mirror)
+            reporter = stack.enter_context(_Reporter(mirror, backup, wanted, screen).shown())
             address = None
             if wanted.http is not None:
                 from replication.server.http.mirror_pages import MirrorPages
@@ -82,17 +84,78 @@ def run(wanted: MirrorOptions) -> int:
         following = _once if wanted.once else _until_stopped
         ending = following(mirror, reporter, signals, patience_ms)
         reporter.report()
-        mirror.close()
+        if (reason := _close(mirror)) and not ending.code:
+            ending = RunEnding(EXIT_ERROR, reason)
         if backup is not None:
             backup.close()
             if not ending.code and not backup.run_now() and wanted.once:
-                ending = Ending(EXIT_ERROR, f"no backup: {backup.status.failure}")
+                ending = RunEnding(EXIT_ERROR, f"no backup: {backup.status.failure}")
         reporter.finish()
     if ending.reason:
         terminal.line(f"error: {printable(ending.reason)}", err=True)
     if not ending.code and wanted.once and reporter.has_findings:
         return EXIT_FINDINGS
     return ending.code or signals.code
+
+
+def _close(mirror: Mirror) -> str:
+    """Why it could not be closed cleanly; "" if it was, or is closed already."""
+    try:
+        mirror.close()
+    except LogstoreError as error:
+        return str(error)
+    return ""
+
+
+class _Screen:
+    """Lines of any thread, above the bar if there is one."""
+
+    def __init__(self) -> None:
+        self.bar: Any = None
+        self._lock = threading.Lock()
+
+    def line(self, text: str, *, err: bool = False) -> None:
+        with self._lock:
+            if self.bar is not None:
+                self.bar.stop()  # it vanishes
+            terminal.line(text, err=err)
+            terminal.flush()
+            if self.bar is not None:
+                self.bar.start()
+
+    @contextmanager
+    def with_bar(self) -> Iterator[None]:
+        from logstore.terminal import tables
+
+        with tables.progress(*tables.described()) as bar:
+            self.bar = bar
+            try:
+                yield
+            finally:
+                self.bar = None
+
+
+class _WarningLines(logging.Handler):
+    """What is logged, a line each: a traceback says nothing to who runs the command."""
+
+    def __init__(self, screen: _Screen) -> None:
+        super().__init__(logging.WARNING)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._screen.line(f"warning: {printable(record.getMessage())}", err=True)
+
+
+@contextmanager
+def _warnings(screen: _Screen) -> Iterator[None]:
+    handler, loggers = _WarningLines(screen), package_loggers()
+    for each in loggers:
+        each.addHandler(handler)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeHandler(handler)
 
 
 class _Signals:
@@ -125,15 +188,15 @@ _interrupt = signal.default_int_handler
 
 def _until_stopped(
     mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: int
-) -> Ending:
+) -> RunEnding:
     while not signals.stop.wait(LOOK_S):
         reporter.report()
         if mirror.failure is not None:
-            return Ending(EXIT_ERROR, str(mirror.failure))
-    return Ending()
+            return RunEnding(EXIT_ERROR, str(mirror.failure))
+    return RunEnding()
 
 
-def _once(mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: int) -> Ending:
+def _once(mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: int) -> RunEnding:
     """Follow up to the ends that the source has now. What has not moved for a while will not."""
     answer: list[bool | LogstoreError] = []
 
@@ -150,20 +213,30 @@ def _once(mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: i
         while thread.is_alive():
             thread.join(LOOK_S)
             if signals.stop.is_set():
-                return Ending()
+                return RunEnding()
             status = reporter.report()
             if status.bytes != moved:
                 moved, moved_ms = status.bytes, _now_ms()
             elif _now_ms() - moved_ms >= patience_ms:
-                return Ending(EXIT_ERROR, _why_nothing_moves(reporter.look(), patience_ms))
+                return RunEnding(EXIT_ERROR, _why_nothing_moves(reporter.look(), patience_ms))
     finally:
         if thread.is_alive():
-            mirror.close()  # ends the wait
+            _close(mirror)  # ends the wait
             thread.join()
     found = answer[0] if answer else False
-    if isinstance(found, LogstoreError):
-        return Ending(EXIT_ERROR, str(found))
-    return Ending(0 if found else EXIT_FINDINGS)
+    error = found if isinstance(found, LogstoreError) else mirror.failure
+    if error is not None:
+        return RunEnding(EXIT_ERROR, str(error))
+    return RunEnding() if found else _not_reached(reporter.look())
+
+
+def _not_reached(view: MirrorView) -> RunEnding:
+    """What the source sends may be refused; that anything else fails is an error."""
+    from replication.mirror import PartitionState
+    from replication.mirror.observing import problems
+
+    has_failed = view.status.count(PartitionState.FAILED) > 0
+    return RunEnding(EXIT_ERROR if has_failed else EXIT_FINDINGS, "; ".join(problems(view)))
 
 
 def _why_nothing_moves(view: MirrorView, patience_ms: int) -> str:
@@ -187,11 +260,14 @@ class _Reporter:
     """Says how far it is: a bar on a terminal, a line now and then elsewhere; and each event."""
 
     def __init__(
-        self, mirror: Mirror, backup: ContinuousBackup | None, wanted: MirrorOptions
+        self,
+        mirror: Mirror,
+        backup: ContinuousBackup | None,
+        wanted: MirrorOptions,
+        screen: _Screen,
     ) -> None:
         self._mirror, self._backup, self._wanted = mirror, backup, wanted
-        self._bar: Any = None
-        self._task: Any = None
+        self._screen, self._task = screen, None
         self._began_ms = self._before_ms = _now_ms()
         self._before_bytes = 0
         self._next_ms = self._before_ms + int(LINE_S * 1000)
@@ -203,12 +279,9 @@ class _Reporter:
         if self._wanted.as_json or not sys.stderr.isatty():
             yield self
             return
-        from logstore.terminal import tables
-
-        with tables.progress(*tables.described()) as bar:
-            self._bar, self._task = bar, bar.add_task("mirror", total=None)
+        with self._screen.with_bar():
+            self._task = self._screen.bar.add_task("mirror", total=None)
             yield self
-        self._bar = None
 
     def look(self) -> MirrorView:
         from replication.mirror.observing import MirrorView
@@ -229,21 +302,22 @@ class _Reporter:
         cluster_id, directory = self._last.cluster_id, self._mirror.directory
         if self._wanted.as_json:
             found = {"mirroring": cluster_id, "directory": directory}
-            terminal.print_json(found | ({} if page is None else {"http": page}))
+            self._screen.line(json.dumps(found | ({} if page is None else {"http": page})))
         else:
-            terminal.line(f"mirroring: cluster {printable(cluster_id)} into {printable(directory)}")
+            self._screen.line(
+                f"mirroring: cluster {printable(cluster_id)} into {printable(directory)}"
+            )
             if page is not None:
-                terminal.line(f"http:  {page}")
-        terminal.flush()
+                self._screen.line(f"http:  {page}")
 
     def report(self) -> Any:
         """Look, and show it if it is time; returns the status."""
         self.events()
         self._last = status = self._mirror.status
         now_ms = _now_ms()
-        if self._bar is not None and self._task is not None:
+        if (bar := self._screen.bar) is not None:
             done = sum(e.log_end_offset - e.log_start_offset for e in status.partitions.values())
-            self._bar.update(
+            bar.update(
                 self._task,
                 completed=done,
                 total=done + status.lag,
@@ -251,7 +325,7 @@ class _Reporter:
             )
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + int(LINE_S * 1000)
-            if self._bar is None:
+            if bar is None:
                 self._line(status, now_ms)
             self._before_ms, self._before_bytes = now_ms, status.bytes
         return status
@@ -260,10 +334,9 @@ class _Reporter:
         if self._wanted.as_json:
             from replication.mirror.observing import summary
 
-            terminal.line(json.dumps(summary(self.look())))
+            self._screen.line(json.dumps(summary(self.look())))
         else:
-            terminal.line(self._text(status, now_ms))
-        terminal.flush()
+            self._screen.line(self._text(status, now_ms))
 
     def _text(self, status: Any, now_ms: int) -> str:
         from replication.mirror import PartitionState
@@ -289,21 +362,19 @@ class _Reporter:
         known = [at for at, each in enumerate(events) if each is self._last_event]
         for each in events[known[0] + 1 if known else 0 :]:
             if self._wanted.as_json:
-                terminal.line(json.dumps({"event": each.to_json()}, default=str))
+                self._screen.line(json.dumps({"event": each.to_json()}, default=str))
                 continue
             about = each.topic if each.tp is None else str(each.tp)
             span = f" {each.first_offset}…{each.end_offset - 1}" if each.first_offset >= 0 else ""
-            terminal.line(printable(f"{each.kind.word}: {about}{span}: {each.reason}"))
+            self._screen.line(printable(f"{each.kind.word}: {about}{span}: {each.reason}"))
         self._last_event = events[-1]
-        terminal.flush()
 
     def finish(self) -> None:
         """The last line, of what it was before the mirror was closed."""
         if self._wanted.as_json:
             from replication.mirror.observing import summary
 
-            terminal.line(json.dumps(summary(self.look()._replace(status=self._last))))
+            self._screen.line(json.dumps(summary(self.look()._replace(status=self._last))))
         else:
             self._before_ms, self._before_bytes = self._began_ms, 0  # the rate of it all
-            terminal.line(self._text(self._last, _now_ms()))
-        terminal.flush()
+            self._screen.line(self._text(self._last, _now_ms()))

@@ -16,12 +16,14 @@ from logstore.log import PartitionLog
 from logstore.segments.producer_state import AppendOrigin
 from replication.common.internal_topics import TRANSACTION_STATE
 from replication.coordinators.transactions.records import decode, encode
+from replication.coordinators.transactions.state import TransactionMetadata
 from replication.mirror.endings import (
     Ending,
     LastMarker,
     OpenTransaction,
     TransactionHistory,
-    all_ended,
+    all_completed,
+    all_prepared,
     ending_of,
 )
 
@@ -43,7 +45,8 @@ def end_transactions(
 ) -> EndedTransactions:
     """Give each open transaction its marker, and each transactional id its last state, durably.
 
-    The markers are durable before the states are written: who is killed in between does it again.
+    It is done in the order of a coordinator: what is decided is on the disk before the markers are,
+    and these before it is over. Who is killed in between does it again, by what was decided.
 
     Args:
         epochs: in which each log is appended to; of partitions that are not here none is needed.
@@ -55,8 +58,25 @@ def end_transactions(
     opened = [each for tp, log in logs.items() for each in _open_in(tp, log)]
     markers = _markers_of({each.producer_id for each in opened}, logs)
     endings = tuple(ending_of(each, transactions, markers) for each in opened)
+    appended: set[TopicPartition] = set()
+
+    def append(tp: TopicPartition, batch: bytearray) -> None:
+        logs[tp].append_as_leader(bytes(batch), epochs[tp], AppendOrigin.COORDINATOR)
+        appended.add(tp)
+
+    def flush() -> None:
+        while appended:
+            logs[appended.pop()].flush()
+
+    def tell(states: Mapping[str, TransactionMetadata]) -> None:
+        for name, metadata in states.items():
+            record = encode(metadata)
+            append(places[name], encode_batch([Record(0, now_ms, record.key, record.value)]))
+        flush()
+
+    decided = all_prepared(transactions.known, markers, now_ms)
+    tell(decided)
     for ending in endings:
-        tp = ending.open.tp
         batch = end_transaction_marker(
             ControlType.COMMIT if ending.commits else ControlType.ABORT,
             producer_id=ending.open.producer_id,
@@ -64,17 +84,10 @@ def end_transactions(
             coordinator_epoch=coordinator_epoch,
             timestamp=now_ms,
         )
-        logs[tp].append_as_leader(bytes(batch), epochs[tp], AppendOrigin.COORDINATOR)
-    for tp in {ending.open.tp for ending in endings}:
-        logs[tp].flush()
-    completed = all_ended(transactions.known, markers, now_ms)
-    for name, metadata in completed.items():
-        record = encode(metadata)
-        batch = encode_batch([Record(0, now_ms, record.key, record.value)])
-        tp = places[name]
-        logs[tp].append_as_leader(bytes(batch), epochs[tp], AppendOrigin.COORDINATOR)
-    for tp in {places[name] for name in completed}:
-        logs[tp].flush()
+        append(ending.open.tp, batch)
+    flush()
+    completed = all_completed({**transactions.known, **decided}, now_ms)
+    tell(completed)
     return EndedTransactions(endings, tuple(completed))
 
 
@@ -107,15 +120,18 @@ def _readable(log: PartitionLog) -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def _open_in(tp: TopicPartition, log: PartitionLog) -> Iterator[OpenTransaction]:
-    for entry in log.producers.entries():
-        first = entry.current_txn_first_offset
-        if first < 0:
-            continue
-        timestamp = -1
-        if first >= log.log_start_offset:
-            batch = next(iter(iter_batches(log.read(first, 1).data)), None)
-            timestamp = -1 if batch is None else batch.max_timestamp
-        yield OpenTransaction(tp, entry.producer_id, entry.producer_epoch, first, timestamp)
+    entries = [e for e in log.producers.entries() if e.current_txn_first_offset >= 0]
+    ended = {e.producer_id: e.current_txn_first_offset for e in entries if e.coordinator_epoch >= 0}
+    markers = _last_markers(log, ended)
+    for entry in entries:
+        marker = markers.get(entry.producer_id)
+        yield OpenTransaction(
+            tp,
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.current_txn_first_offset,
+            -1 if marker is None else marker.timestamp,
+        )
 
 
 def _markers_of(producer_ids: set[int], logs: PartitionLogs) -> dict[int, list[LastMarker]]:
@@ -123,37 +139,40 @@ def _markers_of(producer_ids: set[int], logs: PartitionLogs) -> dict[int, list[L
     found: dict[int, list[LastMarker]] = {}
     for log in logs.values() if producer_ids else ():
         ended = {
-            entry.producer_id
+            entry.producer_id: log.log_end_offset
             for entry in log.producers.entries()
-            if entry.current_txn_first_offset < 0 and entry.coordinator_epoch >= 0
+            if entry.current_txn_first_offset < 0
+            and entry.coordinator_epoch >= 0
+            and entry.producer_id in producer_ids
         }
-        for producer_id, marker in _last_markers(log, ended & producer_ids).items():
+        for producer_id, marker in _last_markers(log, ended).items():
             found.setdefault(producer_id, []).append(marker)
     return found
 
 
-def _last_markers(log: PartitionLog, producer_ids: set[int]) -> dict[int, LastMarker]:
+def _last_markers(log: PartitionLog, before: Mapping[int, int]) -> dict[int, LastMarker]:
+    """The last marker of each producer id below its offset. Who has one further back has none."""
     found: dict[int, LastMarker] = {}
-    if not producer_ids:
+    if not before:
         return found
     bases = [segment.base_offset for segment in log.segments[-_SEGMENTS_SEARCHED:]]
-    at = max(bases[0], log.log_start_offset)
-    while at < log.log_end_offset:
+    at, end = max(bases[0], log.log_start_offset), max(before.values())
+    while at < end:
         data = log.read(at, _READ_BYTES).data
-        before = at
+        last = at
         for batch in iter_batches(data):
             if batch.end_position > len(data):
                 break
             at = batch.last_offset + 1
             if not isinstance(batch, BatchHeader) or not batch.is_control:
                 continue
-            if batch.producer_id in producer_ids:
+            if batch.base_offset < before.get(batch.producer_id, 0):
                 raw = data[batch.position : batch.end_position]
                 marker = parse_end_transaction_marker(raw)
                 if marker is not None:
                     found[batch.producer_id] = LastMarker(
                         marker[0], batch.producer_epoch, batch.max_timestamp
                     )
-        if at == before:
+        if at == last:
             break  # nothing more can be read: what is open is aborted then
     return found

@@ -37,13 +37,16 @@ class Why(Enum):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that has no end in one log; ``first_timestamp`` is that of its first batch."""
+    """A transaction that has no end in one log.
+
+    ``marker_ms``: the time of the marker that ended the one before it there; −1 without any.
+    """
 
     tp: TopicPartition
     producer_id: int
     producer_epoch: int
     first_offset: int
-    first_timestamp: int
+    marker_ms: int = -1
 
 
 class LastMarker(NamedTuple):
@@ -57,7 +60,8 @@ class LastMarker(NamedTuple):
 class DecidedEnd(NamedTuple):
     """What a coordinator wrote down: the markers have this epoch.
 
-    ``partitions`` are not known if compaction has left the last record only.
+    ``partitions`` are not known if compaction has left the last record only. ``time_ms`` is after
+    all markers of the transaction before it, and before those of this one.
     """
 
     commits: bool
@@ -100,7 +104,7 @@ class TransactionHistory:
                 metadata.producer_epoch,
                 metadata.version >= TransactionVersion.TV_2,
                 metadata.partitions if state.is_prepared else None,
-                metadata.last_update_ms,
+                _between(metadata),
             )
             kept = self._decisions.setdefault(metadata.producer_id, [])
             kept.append(decision)
@@ -128,9 +132,18 @@ class TransactionHistory:
         return known if is_current else None
 
 
+def _between(metadata: TransactionMetadata) -> int:
+    """Markers have the clocks of several brokers, so that times far from both ends are best. What
+    is over was updated after its markers."""
+    if metadata.state.is_complete:
+        return metadata.start_ms
+    return (metadata.start_ms + metadata.last_update_ms) // 2
+
+
 def _is_about(decision: DecidedEnd, open_: OpenTransaction) -> bool:
     """Markers have the epoch above that of the batches where ends raise it, or where a coordinator
-    fenced the producer. Else all transactions of a producer have one epoch, and the time tells."""
+    fenced the producer. Else all transactions of a producer have one epoch, and it tells whether
+    the log has the marker already, by its time."""
     if decision.producer_epoch == open_.producer_epoch + 1:
         return True
     if decision.producer_epoch != open_.producer_epoch:
@@ -139,7 +152,7 @@ def _is_about(decision: DecidedEnd, open_: OpenTransaction) -> bool:
         # The last epoch of all has none above it.
         return decision.producer_epoch == MAX_EPOCH
     is_there = decision.partitions is None or open_.tp in decision.partitions
-    return is_there and open_.first_timestamp <= decision.time_ms
+    return is_there and open_.marker_ms < decision.time_ms
 
 
 def _is_end_of(marker: LastMarker, known: TransactionMetadata) -> bool:
@@ -192,7 +205,7 @@ def ending_of(
     known = transactions.ongoing(open_)
     if known is not None:
         commits = bool(committed_somewhere({known.transactional_id: known}, markers))
-        epoch = ended(known, commits, known.last_update_ms).producer_epoch
+        epoch = prepared(known, commits, known.last_update_ms).producer_epoch
         return Ending(open_, commits, epoch, name, Why.MARKED if commits else Why.UNDECIDED)
     if _is_committed_later(open_, transactions.known.get(name or ""), markers):
         return Ending(open_, True, open_.producer_epoch + 1, name, Why.MARKED)
@@ -200,25 +213,29 @@ def ending_of(
     return Ending(open_, False, open_.producer_epoch, name, why)
 
 
-def ended(known: TransactionMetadata, commits: bool, now_ms: int) -> TransactionMetadata:
-    """An id whose transaction is ongoing or being ended, once it is over."""
-    if known.state is not _S.ONGOING:
-        return complete(known, now_ms)
+def prepared(known: TransactionMetadata, commits: bool, now_ms: int) -> TransactionMetadata:
+    """An id whose transaction is ongoing, once its end is decided."""
     if not commits:
-        return complete(fence(known, now_ms).target, now_ms)
+        return fence(known, now_ms).target
     bumps = known.version >= TransactionVersion.TV_2
     epoch = min(known.producer_epoch + bumps, MAX_EPOCH)
-    prepared = known.moved(_S.PREPARE_COMMIT, now_ms, producer_epoch=epoch)
-    return complete(prepared, now_ms)
+    return known.moved(_S.PREPARE_COMMIT, now_ms, producer_epoch=epoch)
 
 
-def all_ended(
+def all_prepared(
     known: Mapping[str, TransactionMetadata], markers: LastMarkers, now_ms: int
 ) -> dict[str, TransactionMetadata]:
-    """The ids whose transaction is not over, as they are when it is."""
+    """The ids whose transaction is ongoing, once its end is decided."""
     committed = committed_somewhere(known, markers)
     return {
-        name: ended(each, name in committed, now_ms)
+        name: prepared(each, name in committed, now_ms)
         for name, each in known.items()
-        if each.state is _S.ONGOING or each.state.is_prepared
+        if each.state is _S.ONGOING
     }
+
+
+def all_completed(
+    known: Mapping[str, TransactionMetadata], now_ms: int
+) -> dict[str, TransactionMetadata]:
+    """The ids whose transaction is being ended, once each log has its marker."""
+    return {name: complete(each, now_ms) for name, each in known.items() if each.state.is_prepared}

@@ -38,6 +38,7 @@ from replication.adopt import (
     TopicImage,
     metadata_dir,
     plan_adoption,
+    read_cluster_metadata,
     write_metadata_log,
 )
 from replication.common.state import NO_LEADER, PartitionRegistration
@@ -47,10 +48,15 @@ from replication.mirror.identity import MirrorFile, MirrorState
 from replication.mirror.server_properties import Listeners, server_properties
 
 SERVER_PROPERTIES = "server.properties"
+_LARGEST = 1 << 20  # of a server.properties; a larger one is nobody's
 DEFAULT_NODE = 1
 UNSEEN_PRODUCERS = 1_000_000
 """Brokers of the source have taken blocks of 1,000 ids, and gave some to producers of which no log
 here has a record yet. They may go on with the new cluster."""
+
+UNSEEN_ELECTIONS = 1000
+"""Leaders of the source had epochs that no record has. A client that knew one believes no leader of
+an earlier epoch, as long as the topic has the same id."""
 
 _TIERED = "remote.storage.enable"
 _METADATA_TP = TopicPartition(filenames.CLUSTER_METADATA, 0)
@@ -174,6 +180,7 @@ class _Promoter:
         info = self._storage.info(self._path)
         if info is None or not info.is_dir:
             raise ConfigError(f"{self._path}: no such directory")
+        self._refuse_what_has_others()
         meta = MetaPropertiesFile(os.path.join(self._path, META_PROPERTIES), self._storage).read()
         mirror = self._mirror.read()
         follows = mirror is not None and mirror.state is not MirrorState.PROMOTED
@@ -190,17 +197,35 @@ class _Promoter:
         found = self._summary(cluster, node_id)
         if found.findings and not self._rules.partial:
             return found
-        ended = self._carry_out(cluster, found)
+        counts = {name: len(topic.partitions) for name, topic in cluster.topics.items()}
+        properties = self._server_properties(node_id, counts)
+        ended = self._carry_out(cluster, found, properties)
         return found._replace(
             promoted=not self._rules.dry_run,
             ended=ended,
-            server_properties=self._properties_path(),
+            server_properties=None if properties is None else self._properties_path,
         )
+
+    def _refuse_what_has_others(self) -> None:
+        """The home of brokers passes for a log directory: that of ``broker-0`` for a partition's,
+        while its own lock is below.
+
+        Raises:
+            ConfigError: a log directory lies in it.
+        """
+        for each in self._storage.scan_dir(self._path):
+            path = os.path.join(self._path, each.name)
+            if each.is_dir and self._storage.info(os.path.join(path, META_PROPERTIES)) is not None:
+                raise ConfigError(
+                    f"{self._path} is no log directory, but has one: give {path}; nothing was "
+                    "changed"
+                )
 
     def _already(self, meta: MetaProperties | None, was_promoted: bool) -> Promotion:
         """
         Raises:
             ConfigError: another promotion is wanted than there was, or it was none of ours.
+            CorruptDataError: its metadata cannot be read.
         """
         known = (None, -1) if meta is None else (meta.cluster_id, meta.node_id)
         if not was_promoted:
@@ -213,9 +238,17 @@ class _Promoter:
             raise ConfigError(
                 f"{self._path} was promoted already, as node {known[1]} of cluster {known[0]}"
             )
-        return Promotion(
+        found = Promotion(
             self._path, False, True, known[0] or "", -1 if known[1] is None else known[1]
         )
+        image = read_cluster_metadata(self._path, self._storage)
+        topics = {} if image is None else image.topics
+        counts = {name: len(topic.partitions) for name, topic in topics.items()}
+        properties = self._server_properties(found.node_id, counts)
+        if properties is None:
+            return found
+        replace_file(self._storage, self._properties_path, properties)
+        return found._replace(server_properties=self._properties_path)
 
     def _node_id(self, meta: MetaProperties | None) -> int:
         if self._rules.node_id is not None:
@@ -248,11 +281,13 @@ class _Promoter:
 
     # -- what is written -------------------------------------------------------------------------
 
-    def _carry_out(self, cluster: AdoptedCluster, found: Promotion) -> EndedTransactions:
+    def _carry_out(
+        self, cluster: AdoptedCluster, found: Promotion, properties: bytes | None
+    ) -> EndedTransactions:
         """Each step may be the last one of a process that is killed: the next one does all again,
         and finds done what is done."""
         storage, path = self._storage, self._path
-        epochs = {tp: state.leader_epoch + 1 for tp, state in cluster.states.items()}
+        epochs = {tp: state.leader_epoch + UNSEEN_ELECTIONS for tp, state in cluster.states.items()}
         led = {tp for tp, state in cluster.states.items() if state.leader != NO_LEADER}
         if storage.info(metadata_dir(path)) is not None:  # of the source, whose copy this was
             aside = filenames.stray_dir_name(_METADATA_TP, random_id())
@@ -266,8 +301,8 @@ class _Promoter:
         try:
             directory_id = new_uuid(random_id)
             self._write_meta(found, directory_id)
-            if self._rules.listeners is not None:
-                self._write_server_properties(cluster, found)
+            if properties is not None:
+                replace_file(storage, self._properties_path, properties)
             image = _image(cluster, epochs, led, found)
             self._write_metadata(image, {found.node_id: directory_id})
         finally:
@@ -304,16 +339,25 @@ class _Promoter:
         file = MetaPropertiesFile(os.path.join(self._path, META_PROPERTIES), self._storage)
         file.write(MetaProperties(1, found.cluster_id, found.node_id, directory_id), self._now_ms)
 
-    def _properties_path(self) -> str | None:
-        if self._rules.listeners is None:
-            return None
+    @property
+    def _properties_path(self) -> str:
         return os.path.join(self._path, SERVER_PROPERTIES)
 
-    def _write_server_properties(self, cluster: AdoptedCluster, found: Promotion) -> None:
-        assert self._rules.listeners is not None
-        counts = {name: len(topic.partitions) for name, topic in cluster.topics.items()}
-        text = server_properties(self._path, found.node_id, self._rules.listeners, counts)
-        replace_file(self._storage, os.path.join(self._path, SERVER_PROPERTIES), text.encode())
+    def _server_properties(self, node_id: int, counts: Mapping[str, int]) -> bytes | None:
+        """
+        Raises:
+            ConfigError: the file is there, and is another.
+        """
+        if self._rules.listeners is None:
+            return None
+        wanted = server_properties(self._path, node_id, self._rules.listeners, counts)
+        is_there = self._storage.info(self._properties_path) is not None
+        if is_there and self._storage.read_file(self._properties_path, _LARGEST) != wanted.encode():
+            raise ConfigError(
+                f"{self._properties_path} is there already, and says something else: move it away; "
+                "nothing was changed"
+            )
+        return wanted.encode()
 
     def _write_metadata(self, image: ClusterImage, directories: Mapping[int, uuid.UUID]) -> None:
         """Under a name that each broker removes, until it is whole."""

@@ -17,8 +17,10 @@ from logstore.common.errors import ConfigError
 from logstore.manager.log_dir import LOCK
 from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
+from logstore.storage.local import LocalStorage
 from logstore.storage.overlay import OverlayStorage
 from logstore.storage.paths import absolute_path
+from logstore.storage.uri import log_directory, open_storage, shown
 from replication.adopt import (
     COORDINATOR,
     AdoptedCluster,
@@ -105,10 +107,12 @@ def locate_files(
         if log_dirs is None:
             return ClusterFiles(directory, storage)
         return ClusterFiles(directory, storage, _checked(log_dirs, brokers, config), log_dirs)
-    paths = [absolute_path(storage, path).rstrip("/") or "/" for path in adopt]
     if read_only:
         if directory is not None:
             raise ConfigError("read-only brokers keep nothing, so that they need no directory")
+        storage, adopt = _viewed(adopt, storage)
+    paths = [absolute_path(storage, path).rstrip("/") or "/" for path in adopt]
+    if read_only:
         return _read_only(paths, OverlayStorage(storage), config, brokers)
     if directory is None:
         raise ConfigError(
@@ -129,6 +133,33 @@ def locate_files(
             locks.callback(storage.lock(os.path.join(path, LOCK)).release)
         make_home(storage, home, cluster)
     return ClusterFiles(home, storage, ids, cluster.brokers, cluster.report)
+
+
+def _viewed(
+    adopt: Sequence[str | os.PathLike[str]], storage: Storage
+) -> tuple[Storage, Sequence[str | os.PathLike[str]]]:
+    """Where to read directories that are a backup, or a tier of a broker; else as they are.
+
+    Raises:
+        ConfigError: it is one among several directories.
+        OSError: the store refused.
+    """
+    if not isinstance(storage, LocalStorage):
+        return storage, adopt
+    given = [os.fspath(path) for path in adopt]
+    found = [log_directory(path) for path in given]
+    if found == given and not any("://" in path for path in given):
+        return storage, adopt
+    if len(found) > 1:
+        raise ConfigError(f"{shown(found[0])} is a store: adopt it alone")
+    from logstore.tiers import TierStorage  # few adopt a store
+
+    view, path = open_storage(found[0])
+    if not isinstance(view, TierStorage):
+        raise ConfigError(f"{shown(given[0])}: of a store only a backup can be adopted, read-only")
+    _, _, below = path.rpartition("://")
+    path = f"/{below.lstrip('/')}"
+    return view.under(path), [path]  # type: ignore[return-value]
 
 
 def _checked(found: Iterable[int], brokers: int | None, config: ServerConfig) -> list[int]:

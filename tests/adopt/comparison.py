@@ -133,6 +133,15 @@ ENDED = (
 )
 """Of an adoption that is not read-only."""
 
+RESTARTED = (
+    Reason(
+        r"partition/.*/leader epoch",
+        lambda it: it.ours >= it.theirs,
+        "a start elects in a later epoch",
+    ),
+)
+"""Of a Kafka that starts again."""
+
 GIVEN_BACK = (
     Reason(
         r"epoch/.*|offset/.*, leader epoch",

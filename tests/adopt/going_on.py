@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -42,12 +43,10 @@ def go_on(bootstrap: str, before: Picture) -> None:
     assert once.flush(patience()) == 0
     _groups_go_on(settings, before)
     admin = AdminClient(settings)
-    for futures in (
-        admin.create_topics([NewTopic("made-here", 2, 1)]),
-        admin.delete_topics(["made-here"], operation_timeout=30),
-    ):
-        for future in futures.values():
-            future.result(patience())
+    (made,) = admin.create_topics([NewTopic("made-here", 2, 1)]).values()
+    made.result(patience())
+    (deleted,) = admin.delete_topics(["made-here"], operation_timeout=30).values()
+    deleted.result(patience())
 
 
 def _old_producers_are_fenced(bootstrap: str, before: Picture) -> None:
@@ -81,7 +80,13 @@ def _new_ids_are_new(bootstrap: str, before: Picture) -> None:
     known = [int(path.rsplit("/", 1)[1]) for path in before if _is_producer(path)]
     known += [value[0] for path, value in before.items() if _TRANSACTION.fullmatch(path)]
     with WireClient(host, int(port)) as client:
-        answer = client.ask(ApiKey.INIT_PRODUCER_ID, 4, wire.InitProducerIdRequest(None, 60_000))
+        request = wire.InitProducerIdRequest(None, 60_000)
+
+        def given() -> Any:
+            answer = client.ask(ApiKey.INIT_PRODUCER_ID, 4, request)
+            return None if answer.error_code in NOT_YET else answer  # the first asks for a block
+
+        answer = until(given, "a producer id")
         assert (answer.error_code, answer.producer_id > max(known, default=-1)) == (0, True)
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from logstore.verify import verify
+from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
+from logstore.storage.local import LocalStorage
+from logstore.verify import Severity, verify
 from replication.adopt import COORDINATOR, read_cluster_metadata
 from replication.adopt.home import ADOPTED
 from replication.coordination.journal import FILE_NAME
 from tests.adopt.adopted import Adopted, digest
-from tests.adopt.comparison import ENDED, GIVEN_BACK, Comparison, Difference, compare
+from tests.adopt.comparison import ENDED, GIVEN_BACK, RESTARTED, Comparison, Difference, compare
 from tests.adopt.going_on import go_on
 from tests.adopt.kafkas import QUIET, Node
 from tests.adopt.reading import Picture, ongoing, picture
+from tests.support.commands import logstore_json
 from tests.support.until import until
 
 
@@ -109,6 +113,95 @@ def writable(node: Node, theirs: Picture, directory: Path) -> Writable:
         compare(third, fourth, node.name),
         compare(given_back, fourth, node.name, GIVEN_BACK),
     )
+
+
+class Promoted(NamedTuple):
+    """Comparisons of what was promoted with the picture of the Kafka that it was of: served by a
+    Kafka, by that Kafka after a clean stop and a start with the picture before it, and by ours."""
+
+    kafka: Comparison
+    again: Comparison
+    ours: Comparison
+
+    def text(self) -> str:
+        return "\n".join(f"- {name}: {each.text()}" for name, each in self._asdict().items())
+
+    @property
+    def wrong(self) -> list[Difference]:
+        return [one for each in self for one in each.wrong]
+
+
+def restored(node: Node, directory: Path) -> Node:
+    """The node's logs in a directory of its own, as a backup or a mirror has them: with the
+    configurations of topics beside the logs, and without anything of the cluster."""
+    image = read_cluster_metadata(str(node.log_dir))
+    assert image is not None
+    copy = node.copied_to(directory, QUIET)
+    shutil.rmtree(copy.log_dir / "__cluster_metadata-0")
+    (copy.log_dir / "bootstrap.checkpoint").unlink()
+    for name, topic in image.topics.items():
+        for number in topic.partitions:
+            path = copy.log_dir / f"{name}-{number}" / TOPIC_PROPERTIES
+            file = TopicPropertiesFile(str(path), LocalStorage())
+            file.write(TopicProperties(image.topic_configs(name)))
+    return copy
+
+
+def promoted(node: Node, theirs: Picture, directory: Path) -> Promoted:
+    """Promote a copy, start Kafka on it, and go on; another copy is served by ours."""
+    directory.mkdir()
+    copy = restored(node, directory / "kafka")
+    told = logstore_json("promote", str(copy.log_dir), "--for-kafka")
+    assert told["promoted"], told
+    ends = {(each["transactionalId"], each["result"]) for each in told["ended"]}
+    _is_sound(copy.log_dir)
+    assert ends == {("left-open", "abort"), ("copier", "abort")}, told["ended"]
+    other = directory / "ours"
+    shutil.copytree(copy.log_dir, other)
+    try:
+        copy.start()
+        first = picture(copy.bootstrap)
+        _has_epochs_above(first, node)
+        go_on(copy.bootstrap, theirs)
+        second = picture(copy.bootstrap)
+        copy.stop()
+        lines = copy.log_file.read_text().splitlines()
+        complaints = [line for line in lines if _complains(line)]
+        assert not complaints, complaints
+        assert any("clean shutdown file was found" in line for line in lines)
+        copy.start()
+        third = picture(copy.bootstrap)
+        copy.stop()
+    finally:
+        copy.end()
+    _is_sound(copy.log_dir)
+    with Adopted(
+        directory / "serve.log", "--adopt", other, "--dir", directory / "home", *KEEPING
+    ) as served:
+        ours = picture(served.bootstrap)
+        _has_epochs_above(ours, node)
+        go_on(served.bootstrap, theirs)
+    return Promoted(
+        compare(theirs, first, node.name, ENDED),
+        compare(second, third, node.name, RESTARTED),
+        compare(theirs, ours, node.name, ENDED),
+    )
+
+
+def _is_sound(log_dir: Path) -> None:
+    report = verify([log_dir])
+    wrong = [str(each) for each in report.findings if each.severity is not Severity.INFO]
+    assert not wrong, wrong
+
+
+_USUAL = ("only supported for testing", "Performing controller activation", "is deprecated")
+
+
+def _complains(line: str) -> bool:
+    """Of the loading of logs or metadata, by this Kafka."""
+    is_loading = any(word in line for word in ("LogLoader", "LogManager", "Quorum", "Raft"))
+    is_usual = any(word in line for word in _USUAL)
+    return is_loading and not is_usual and re.search(" (WARN|ERROR|FATAL) ", line) is not None
 
 
 def killed_while_adopting(node: Node, theirs: Picture, directory: Path) -> Comparison:

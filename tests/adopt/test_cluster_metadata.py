@@ -15,7 +15,10 @@ import kafka_schemas
 import pytest
 
 from logstore.format.reader import read_records
-from replication.adopt import read_cluster_metadata
+from logstore.storage.local import LocalStorage
+from replication.adopt import read_cluster_metadata, write_metadata_log
+from replication.adopt.kraft import FEATURES
+from replication.common.state import NO_LEADER
 from replication.protocol import metadata_records, schema
 
 pytestmark = [pytest.mark.slow, pytest.mark.essential]
@@ -67,10 +70,24 @@ def test_every_record_is_what_the_tool_of_kafka_prints(killed: Path):
     directory = killed / "__cluster_metadata-0"
     files = [*sorted(directory.glob("*.log")), *sorted(directory.glob("*.checkpoint"))]
     assert len(files) > 2, "segments and snapshots"
+    names = _names(files)
+    assert {kind for kind in names if kind not in metadata_records.DECODED} <= {
+        *PASSED_OVER,
+        *(metadata_records.BEGIN_TRANSACTION, metadata_records.END_TRANSACTION),
+    }, names
+    assert set(names.values()) >= {
+        "TOPIC_RECORD",
+        "PARTITION_RECORD",
+        "PARTITION_CHANGE_RECORD",
+        "CONFIG_RECORD",
+    }
+
+
+def _names(files: list[Path]) -> dict[int, str]:
+    """Kafka's names of the types of all records, which are compared with what its tool prints."""
     printed = _printed(files)
     ours = [r for file in files for r in read_records(file.read_bytes())]
     assert [record.offset for record in ours] == [offset for offset, _ in printed]
-    seen: set[str] = set()
     names: dict[int, str] = {}
     for record, (offset, theirs) in zip(ours, printed, strict=True):
         kind, message = metadata_records.decode(record.value)
@@ -80,12 +97,42 @@ def test_every_record_is_what_the_tool_of_kafka_prints(killed: Path):
             assert re.sub("([A-Z])", r"_\1", name).upper()[1:] == theirs["type"], offset
             one, other = _plain(schema.message(name).body, message, theirs["data"])
             assert one == other, f"offset {offset}: {name}"
-            seen.add(name)
-    assert seen >= {"TopicRecord", "PartitionRecord", "PartitionChangeRecord", "ConfigRecord"}
-    assert {kind for kind in names if kind not in metadata_records.DECODED} <= {
-        *PASSED_OVER,
-        *(metadata_records.BEGIN_TRANSACTION, metadata_records.END_TRANSACTION),
-    }, names
+    return names
+
+
+def test_the_tool_of_kafka_prints_what_ours_wrote(killed: Path, tmp_path: Path):
+    """All of a real cluster, in a snapshot of ours: its tool, and our reader, have it again."""
+    image = read_cluster_metadata(str(killed))
+    assert image is not None
+    topics = {
+        name: topic._replace(
+            partitions={
+                number: state._replace(elr=(), last_known_leader=NO_LEADER)
+                for number, state in topic.partitions.items()
+            }
+        )
+        for name, topic in image.topics.items()
+    }
+    written = image._replace(topics=topics)
+    directory = tmp_path / "__cluster_metadata-0"
+    directory.mkdir()
+    write_metadata_log(
+        LocalStorage(), str(directory), written, {1: uuid.uuid4()}, 1_700_000_000_000
+    )
+    files = sorted(directory.glob("*.checkpoint"))
+    assert set(_names(files).values()) == {
+        "FEATURE_LEVEL_RECORD",
+        "TOPIC_RECORD",
+        "PARTITION_RECORD",
+        "CONFIG_RECORD",
+        "PRODUCER_IDS_RECORD",
+    }
+    told = [each["data"] for _, each in _printed(files) if each["type"] == "FEATURE_LEVEL_RECORD"]
+    assert {each["name"]: each["featureLevel"] for each in told} == FEATURES
+    again = read_cluster_metadata(str(tmp_path))
+    assert again is not None
+    assert again[:3] == written[:3]
+    assert again.notes == ()
 
 
 def test_snapshots_and_the_log_say_the_same(killed: Path, tmp_path: Path):

@@ -197,7 +197,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def _is_command(node: _DEF) -> bool:
     """Whether it is of the command line: it has an argument for each option, and its help."""
-    return any("command(" in ast.unparse(each) for each in node.decorator_list)
+    words = ("command(", "group(")
+    return any(w in ast.unparse(each) for each in node.decorator_list for w in words)
 
 
 def _ancestors(

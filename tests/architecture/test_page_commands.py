@@ -72,9 +72,11 @@ def ours() -> Iterator[tuple[str, str, list[str]]]:
                 options = re.findall(r"(?<![\w-])--[a-z][\w-]*", words)
                 group = main.get_command(click.Context(main), name)
                 if isinstance(group, click.Group):
-                    # Its options may stand before its command, and some need none.
+                    # Its options may stand before its command, and some need none, or have one
+                    # that is not named.
                     named = [word for word in words.split() if word in group.commands]
-                    spare = [] if group.invoke_without_command else words.split()
+                    alone = any(each.hidden for each in group.commands.values())
+                    spare = [] if alone or group.invoke_without_command else words.split()
                     name = " ".join([name, *(named or spare)[:1]])
                 yield page.relative_to(ROOT).as_posix(), name, options
 

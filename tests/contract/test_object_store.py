@@ -13,6 +13,7 @@ from pyarrow import fs
 
 from logstore.storage.arrow_fs import ArrowStorage
 from logstore.storage.memory import MemoryStorage
+from logstore.testing import FaultyObjectStore
 from logstore.tiers.arrow_store import ArrowObjectStore
 from logstore.tiers.errors import ObjectExistsError, ObjectNotFoundError, StoreError
 from logstore.tiers.object_store import (
@@ -39,6 +40,7 @@ STORES: dict[str, Callable[[Path], ObjectStore]] = {
     "local uri": lambda path: open_store(f"file://{path}/store"),
     "in-memory files": _in_memory_files,
     "arrow": _arrow,
+    "faulty": lambda path: FaultyObjectStore(),
 }
 
 

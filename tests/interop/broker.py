@@ -30,7 +30,7 @@ class BrokerFailed(Exception):
     """The broker did not do as told; the text names its log file and holds the end of it."""
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -79,7 +79,7 @@ class KafkaBroker:
         self._jvm_options = (*jvm_options, f"-Xmx{heap}")  # the later -Xmx counts
         self._pom = pom
         self.ready_lines: Sequence[str] = READY_LINES
-        self._ports = _free_ports(2)
+        self._ports = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -162,7 +162,7 @@ class KafkaBroker:
                 return
             if BIND_FAILURE not in output or attempt == START_ATTEMPTS:
                 raise self._failure("did not start")
-            self._ports = _free_ports(2)
+            self._ports = free_ports(2)
 
     def _launch(self) -> str | None:
         """Start once; return ``None`` when ready, or what the broker wrote before it ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -33,6 +34,16 @@ def logstore(*arguments: str, code: int | None = 0, given: str | None = None) ->
         told = CliRunner().invoke(main, arguments, input=given)
     assert code in (None, told.exit_code), (told.output, told.exception)
     return told
+
+
+def argv_of(*arguments: str) -> list[str]:
+    """The same command as a process, which is to be started in the folder of the project."""
+    return [sys.executable, "-c", "from tests.support.commands import run; run()", *arguments]
+
+
+def run() -> None:
+    with mock.patch("logstore.cli._points", _points):
+        main(prog_name="logstore")
 
 
 def logstore_json(*arguments: str, code: int | None = 0) -> Any:

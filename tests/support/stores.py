@@ -7,6 +7,7 @@ and encodings are written down here a second time, after the plugin's and Kafka'
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import random
 import struct
@@ -359,3 +360,55 @@ def _properties(path: Path) -> dict[str, str]:
         return {}
     lines = (line.partition("=") for line in path.read_text().splitlines() if line[:1] != "#")
     return {key: value for key, _, value in lines}
+
+
+# ---- other borders ---------------------------------------------------------------------------
+
+
+def recut(directory: Path, borders: Sequence[int], seed: int = 0) -> list[Segment]:
+    """The same log in segments between the given numbers of batches, as another replica had it.
+
+    Every third batch has an entry in the offset index. There are no snapshots.
+    """
+    draw = random.Random(f"{directory.name} {borders} {seed}")
+    segments = segments_of(directory)
+    batches = [batch for segment in segments for batch in batches_of(segment.log)]
+    aborted = b"".join(segment.txnindex for segment in segments)
+    found = []
+    for first, last in itertools.pairwise(borders):
+        mine = batches[first:last]
+        base = struct.unpack_from(">q", mine[0])[0]
+        end = struct.unpack_from(">q", mine[-1])[0] + struct.unpack_from(">i", mine[-1], 23)[0] + 1
+        index, times, position = b"", b"", 0
+        newest = newest_at = entered = -1
+        for number, batch in enumerate(mine):
+            last_offset = struct.unpack_from(">q", batch)[0]
+            last_offset += struct.unpack_from(">i", batch, 23)[0]
+            timestamp = struct.unpack_from(">q", batch, 35)[0]
+            if timestamp > newest:
+                newest, newest_at = timestamp, last_offset
+            if number % 3 == 2:
+                index += struct.pack(">ii", last_offset - base, position)
+            if newest > entered and (number % 3 == 2 or number + 1 == len(mine)):
+                times += struct.pack(">qi", newest, newest_at - base)
+                entered = newest
+            position += len(batch)
+        entries = [aborted[at : at + 34] for at in range(0, len(aborted), 34)]
+        found.append(
+            Segment(
+                base,
+                end,
+                b"".join(mine),
+                index,
+                times,
+                b"".join(e for e in entries if base <= struct.unpack_from(">q", e, 18)[0] < end),
+                b"",
+                [each for each in epochs_in(directory) if each[1] < end],
+                uuid.UUID(int=draw.getrandbits(128), version=4),
+            )
+        )
+    return found
+
+
+def batch_count(directory: Path) -> int:
+    return sum(len(list(batches_of(segment.log))) for segment in segments_of(directory))

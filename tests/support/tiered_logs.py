@@ -18,7 +18,7 @@ TOPIC = "orders"
 
 
 @contextmanager
-def one_log(path: Path, segment_bytes: int) -> Iterator[tuple[PartitionLog, ManualClock]]:
+def one_log(path: Path, segment_bytes: int = 6000) -> Iterator[tuple[PartitionLog, ManualClock]]:
     clock = ManualClock()
     config = LogConfig(
         segment_bytes=segment_bytes,
@@ -28,7 +28,9 @@ def one_log(path: Path, segment_bytes: int) -> Iterator[tuple[PartitionLog, Manu
     )
     owner = ManagerOwner(run_later=run_inline)
     manager = LogManager([str(path)], config, clock=clock, owner=owner)
-    (log,) = manager.create_topic(TOPIC, 1)
+    if not (path / f"{TOPIC}-0").exists():
+        manager.create_topic(TOPIC, 1)
+    log = manager.get_or_create(TOPIC, 0)
     yield log, clock
     manager.housekeeper.checkpoint_high_watermarks()
     manager.close()
@@ -49,7 +51,7 @@ class Tiered:
         tier_segment: int = 9000,
     ) -> None:
         self.whole, self.local, self.tier = (root / name for name in ("whole", "local", "tier"))
-        with one_log(self.whole, 6000) as (log, clock):
+        with one_log(self.whole) as (log, clock):
             fill(log, clock, batches, random.Random(7), transactions, CODECS)
             self.end = log.log_end_offset
         shutil.copytree(self.whole, self.local)
@@ -64,6 +66,18 @@ class Tiered:
     @staticmethod
     def partition(directory: Path) -> Path:
         return directory / f"{TOPIC}-0"
+
+    @contextmanager
+    def appending(self, directory: Path) -> Iterator[Callable[[int], None]]:
+        """A function that appends so many records of one batch each."""
+        with one_log(directory) as (log, clock):
+
+            def append(count: int) -> None:
+                for number in range(count):
+                    record = (b"later", b"%d" % number, clock.wall_ms())
+                    log.append([record], leader_epoch=log.epochs.latest)
+
+            yield append
 
     def bases(self, directory: Path) -> list[int]:
         return sorted(int(path.stem) for path in self.partition(directory).glob("*.log"))

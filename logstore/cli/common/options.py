@@ -130,6 +130,19 @@ directory_argument = click.argument(
 """The argument of every command on one log directory: parameter ``directory``."""
 
 
+def _readable(ctx: click.Context, parameter: click.Parameter, path: str) -> str:
+    """As ``one_broker``, and a store of segments by the URI of its view."""
+    from logstore.storage.uri import log_directory
+
+    return one_broker(ctx, parameter, log_directory(path))
+
+
+source_argument = click.argument(
+    "directory", metavar="DIR", callback=_readable, shell_complete=completion.directories
+)
+"""As ``directory_argument``, of a command that only reads: DIR may be a URI or a backup."""
+
+
 def directories_argument(name: str, metavar: str) -> Callable[[FC], FC]:
     """One argument or more, of a command on several log directories: parameter ``name``, with the
     log directories of all brokers in place of a directory that has them."""

@@ -21,6 +21,7 @@ from logstore.common.errors import InvalidTopicError
 from logstore.common.suggestions import or_meant
 from logstore.format import filenames
 from logstore.storage.local import LocalStorage
+from logstore.storage.uri import open_storage, shown
 
 if TYPE_CHECKING:
     from logstore.manager import LogManager
@@ -36,7 +37,8 @@ def partition_dir(name: str) -> filenames.PartitionDir | None:
 def topics_of(directory: str) -> dict[str, list[int]]:
     """The partitions of each topic, in order; without those that are being deleted or moved."""
     found: dict[str, list[int]] = {}
-    for entry in LocalStorage().scan_dir(directory):
+    storage, path = open_storage(directory)
+    for entry in storage.scan_dir(path):
         parsed = partition_dir(entry.name) if entry.is_dir else None
         if parsed is not None and not parsed.suffix:
             tp = parsed.topic_partition
@@ -51,7 +53,7 @@ def partitions_of(directory: str, topic: str) -> list[int]:
 
 
 def no_topic(directory: str, topic: str, topics: Collection[str]) -> NoReturn:
-    text = f"{printable(directory)}: there is no topic {topic!r} in it"
+    text = f"{printable(shown(directory))}: there is no topic {topic!r} in it"
     fail(or_meant(text, topic, topics))
 
 

@@ -6,7 +6,6 @@ Reading ends before the first batch that is incomplete, as during an append.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from logstore.format import attributes as bits
 from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET, fill_records, read_records
 from logstore.kernels import DECODE_FULL, ReadBounds
+from logstore.storage.uri import join_uri, open_storage, shown
 
 CHUNK_RECORDS = 5000
 _SECOND_LOOK_SECONDS = 0.05
@@ -51,7 +51,7 @@ class PartitionReader:
         self.offset, self.end_offset = 0, MAX_OFFSET
         self.note = note
         self.aborted: tuple[AbortedRange, ...] = ()
-        self._directory = os.path.join(beside.uri, filenames.partition_dir_name(tp))
+        self._directory = join_uri(beside.uri, filenames.partition_dir_name(tp))
         self._base, self._position = -1, 0  # the next batch: its segment, and where in the file
         self._list()
 
@@ -205,13 +205,15 @@ def readers_of(
     directory: str, topic: str, only: Collection[int], note: Note
 ) -> list[PartitionReader]:
     """Readers of the partitions of a topic, or of ``only`` some; without them the command ends."""
-    if not os.path.isdir(directory):
-        fail(f"{printable(directory)}: no such directory")
+    storage, path = open_storage(directory)
+    info = storage.info(path)
+    if info is None or not info.is_dir:
+        fail(f"{printable(shown(directory))}: no such directory")
     found = partitions_of(directory, topic)
     for partition in only:
         if partition not in found:
             wanted = f"partition {partition} of {topic!r}"
-            fail(f"{printable(directory)}: there is no {wanted}, only {found}")
+            fail(f"{printable(shown(directory))}: there is no {wanted}, only {found}")
     chosen = sorted(set(only)) or found
     beside = LogDirFiles(directory, note)
     beside.read()

@@ -5,10 +5,10 @@ of the source as a consumer gets them, ``local_batches`` those of the files, ``r
 found. No time stamp, checksum or index decides: the bytes of both sides lie side by side.
 """
 
-from replication.mirror.checking.check import CheckOptions, check
+from replication.mirror.checking.check import MirrorCheckOptions, check
 from replication.mirror.checking.report import (
-    CheckReport,
     DifferenceKind,
+    MirrorCheckReport,
     OffsetDifference,
     PartitionComparison,
     Uncompared,
@@ -16,12 +16,14 @@ from replication.mirror.checking.report import (
 )
 
 __all__ = [
-    "CheckOptions",
-    "CheckReport",
     "DifferenceKind",
+    "MirrorCheckOptions",
+    "MirrorCheckReport",
     "OffsetDifference",
     "PartitionComparison",
     "Uncompared",
     "UncomparedReason",
     "check",
+    "partition_check",
+    "source_batches",
 ]

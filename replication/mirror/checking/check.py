@@ -23,8 +23,8 @@ from replication.admin.topics import describe_configs
 from replication.mirror.checking.local_batches import LocalExtent, extent_of, local_extent
 from replication.mirror.checking.partition_check import CheckedPartition, MirroredPartitionCheck
 from replication.mirror.checking.report import (
-    CheckReport,
     DifferenceKind,
+    MirrorCheckReport,
     PartitionComparison,
     UncomparedReason,
 )
@@ -41,7 +41,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOptions:
+class MirrorCheckOptions:
     """
     Attributes:
         wants: which topics, by name; None: those that the directory mirrors, or all.
@@ -55,11 +55,11 @@ class CheckOptions:
 def check(
     client: AdminClient,
     directory: str,
-    options: CheckOptions | None = None,
+    options: MirrorCheckOptions | None = None,
     *,
     progress: Progress | None = None,
     clock: Clock | None = None,
-) -> CheckReport:
+) -> MirrorCheckReport:
     """Compare each partition of a log directory with that of a running cluster, which may be in use
     on both sides. Nothing is written, and no lock is taken.
 
@@ -71,13 +71,13 @@ def check(
         WireError: no broker answers.
         OSError: the files cannot be read.
     """
-    options = options or CheckOptions()
+    options = options or MirrorCheckOptions()
     wants = options.wants or _mirrored(directory)
     layouts = list_partitions([directory], lambda topic, *_: wants(topic))
     source = SourceBatches(client, ReadPace(options.bytes_per_s, clock))
     cluster_id, topics = source.topics()
     _refuse_another_cluster(directory, cluster_id)
-    report = CheckReport(cluster_id or "")
+    report = MirrorCheckReport(cluster_id or "")
     mine = {TopicPartition(each.topic, each.partition): each for each in layouts}
     extents, damaged = _extents(mine)
     tps = sorted({*mine, *_partitions_of(topics, wants)})

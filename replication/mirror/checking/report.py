@@ -136,7 +136,7 @@ class PartitionComparison:
 
 
 @dataclass(slots=True)
-class CheckReport:
+class MirrorCheckReport:
     """
     Attributes:
         unusable: what nobody could compare, though it was asked for.

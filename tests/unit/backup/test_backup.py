@@ -19,6 +19,7 @@ from logstore.backup import (
 )
 from logstore.backup.patience import Patience
 from logstore.format.reader import iter_batches
+from logstore.storage.local import LocalStorage
 from logstore.tiers import (
     StoreDeniedError,
     StoredObject,
@@ -570,3 +571,51 @@ def test_a_segment_that_is_rewritten_meanwhile_is_looked_at_again(
     assert check_store(store).whole
     assert restore(store, tmp_path / "back").whole
     assert (tmp_path / "back" / "orders-0" / first.name).read_bytes() == b"".join(kept)
+
+
+# ---- configurations --------------------------------------------------------------------------
+
+
+def test_a_metadata_log_gives_configurations_and_is_no_topic(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them a broker that starts on what is restored would delete by its defaults."""
+    from logstore.backup import configs
+    from replication.adopt import ClusterImage, metadata_dir, write_metadata_log
+    from replication.adopt.cluster_metadata import TopicImage, topic_configs
+
+    with source.open() as manager:
+        topic_id = manager.get("orders", 0).topic_id
+    assert topic_id is not None
+    (source.path / "__cluster_metadata-0").mkdir()
+    image = ClusterImage(
+        {"orders": TopicImage("orders", topic_id, {})},
+        {(2, "orders"): {"retention.ms": "77"}},
+        0,
+        {},
+        9,
+        9,
+        (),
+    )
+    write_metadata_log(LocalStorage(), metadata_dir(str(source.path)), image, {}, 1)
+    monkeypatch.setattr(configs, "_plugged", lambda: topic_configs)
+    report = backup(source, store)
+    assert not report.notes
+    restore(store, tmp_path / "back")
+    assert "retention.ms=77" in (tmp_path / "back/orders-0/topic.properties").read_text()
+    assert not (tmp_path / "back/__cluster_metadata-0").exists()
+
+
+def test_a_metadata_log_that_cannot_be_read_is_noted(
+    source: GrowingSource, store: RiggedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from logstore.backup import configs
+    from replication.adopt.cluster_metadata import topic_configs
+
+    directory = source.path / "__cluster_metadata-0"
+    directory.mkdir()
+    (directory / f"{0:020}.log").write_bytes(b"x" * 100)
+    monkeypatch.setattr(configs, "_plugged", lambda: topic_configs)
+    report = backup(source, store)
+    assert any("configurations of topics are not known" in note for note in report.notes)
+    assert report.committed

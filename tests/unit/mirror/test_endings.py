@@ -20,14 +20,15 @@ from replication.mirror.endings import (
     OpenTransaction,
     TransactionHistory,
     Why,
-    all_ended,
+    all_completed,
+    all_prepared,
     ending_of,
 )
 
 S = TransactionState
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 ID, NAME = 7, "name"
-OPEN = OpenTransaction(A, ID, 3, 100, 5_000)
+OPEN = OpenTransaction(A, ID, 3, 100, 3_900)
 V1, V2 = TransactionVersion.TV_0, TransactionVersion.TV_2
 
 
@@ -125,7 +126,7 @@ def test_a_coordinator_behind_a_log_does_not_decide_of_a_later_transaction() -> 
     assert end(*ended) == (False, 3, Why.UNDECIDED)
     assert end(*ended, markers=[LastMarker(True, 4, 9_000)]) == (True, 4, Why.MARKED)
     v1 = [state(S.PREPARE_COMMIT, 3, V1), state(S.COMPLETE_COMMIT, 3, V1)]
-    later = OPEN._replace(first_timestamp=6_001)
+    later = OPEN._replace(marker_ms=6_001)  # the log has the end of that one
     assert end(*v1, open_=later) == (False, 3, Why.UNDECIDED)
     assert end(*v1, open_=later, markers=[LastMarker(True, 4, 9_000)]) == (False, 3, Why.UNDECIDED)
     assert end(*v1, open_=OPEN._replace(tp=TopicPartition("c", 0))) == (False, 3, Why.UNDECIDED)
@@ -133,7 +134,8 @@ def test_a_coordinator_behind_a_log_does_not_decide_of_a_later_transaction() -> 
 
 def test_ids_are_over_afterwards() -> None:
     def ended(known: TransactionMetadata, *markers: LastMarker) -> TransactionMetadata | None:
-        return all_ended({NAME: known}, {ID: markers}, 9_000).get(NAME)
+        decided = all_prepared({NAME: known}, {ID: markers}, 9_000)
+        return all_completed({NAME: known, **decided}, 9_000).get(NAME)
 
     aborted = ended(state(S.ONGOING))
     assert aborted is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from replication import ServedCluster
 from replication.mirror import MirroredStatus, MirrorStatus, PartitionState
 from replication.mirror.continuous_backup import BackupStatus, ContinuousBackup
 from replication.mirror.observing import PARTITIONS_MAX, MirrorView, problems, samples, summary
-from tests.support.commands import logstore
+from tests.support.commands import argv_of, logstore
 from tests.support.until import patience, until
 
 __all__ = ["logstore_kafka", "make_logstore_kafka"]
@@ -43,8 +42,8 @@ def check(kafka: ServedCluster, directory: Path, code: int = 0) -> Any:
 @contextmanager
 def mirroring(kafka: ServedCluster, directory: Path, *arguments: str) -> Iterator[tuple[Any, Any]]:
     """The process, and the line that it prints when it has begun."""
-    command = [sys.executable, "-c", "from replication.cli.mirror import mirror; mirror()"]
-    command += ["--from", kafka.bootstrap_servers, "--dir", str(directory), "--json", *arguments]
+    given = ("--from", kafka.bootstrap_servers, "--dir", str(directory), "--json", *arguments)
+    command = argv_of("mirror", *given)
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     )

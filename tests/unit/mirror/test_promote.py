@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from typing import Any, TypeAlias
 
 import pytest
@@ -13,12 +14,12 @@ from logstore.common.errors import ConfigError, LogDirLockedError
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.log import PartitionLog
-from logstore.manager import LogManager, ManagerOwner
+from logstore.manager import LogManager, ManagerOwner, peek
 from logstore.manager.log_dir import LOCK
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
-from replication import serve
+from replication import ServedCluster, serve
 from replication.adopt import ClusterImage, read_cluster_metadata
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import TRANSACTION_STATE
@@ -37,8 +38,10 @@ from replication.mirror import (
     Why,
     promote,
 )
+from replication.mirror.identity import refusal
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
+from tests.support.mirrors import DIRECTORY, caught_up, mirror_of
 from tests.support.served import batch, connect, fetch, find_coordinator, produce
 from tests.support.until import until
 from tests.support.wire_client import WireClient
@@ -78,9 +81,16 @@ def idempotent(client: WireClient, sequence: int) -> int:
 
 
 def filled(storage: MemoryStorage) -> None:
-    """A broker's directory with a group, an idempotent producer, a transaction that is committed,
-    and one that is open in two partitions."""
-    with serve(OLD, storage=storage, config=CONFIG) as kafka, connect(kafka) as client:
+    """A broker's directory."""
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        fill(kafka)
+    storage.remove_tree(f"{OLD}/coordinator")
+
+
+def fill(kafka: ServedCluster) -> None:
+    """Let there be a group, an idempotent producer, a transaction that is committed, and one that
+    is open in two partitions."""
+    with connect(kafka) as client:
         kafka.create_topic(A.topic, 2, config={"retention.ms": "-1"})
         for value in (b"a", b"b"):
             kafka.produce(A.topic, value, partition=0)
@@ -95,8 +105,7 @@ def filled(storage: MemoryStorage) -> None:
                 assert each.send(tp) == ErrorCode.NONE
             if each is done:
                 assert each.end() == ErrorCode.NONE
-                kafka.wait_until(lambda: stable(client, A) == stable(client, B), "markers")
-    storage.remove_tree(f"{OLD}/coordinator")
+                kafka.wait_until(lambda: stable(client, A) and stable(client, B), "markers")
 
 
 def stable(client: WireClient, tp: TopicPartition) -> bool:
@@ -104,16 +113,25 @@ def stable(client: WireClient, tp: TopicPartition) -> bool:
     return bool(found.last_stable_offset == found.high_watermark)
 
 
-@pytest.fixture(scope="module")
-def original() -> MemoryStorage:
+@cache
+def _original() -> MemoryStorage:
     found = MemoryStorage()
     filled(found)
     return found
 
 
+def new_storage() -> FaultyStorage:
+    return copy_of(_original())
+
+
 @pytest.fixture
-def storage(original: MemoryStorage) -> FaultyStorage:
-    return copy_of(original)
+def original() -> MemoryStorage:
+    return _original()
+
+
+@pytest.fixture
+def storage() -> FaultyStorage:
+    return new_storage()
 
 
 def copy_of(original: MemoryStorage) -> FaultyStorage:
@@ -221,7 +239,7 @@ def test_a_promoted_directory_is_a_cluster_of_its_own(storage: FaultyStorage) ->
         state = image.partition(tp)
         assert state is not None
         assert (state.replicas, state.isr, state.leader) == ((0,), (0,), -1)
-        assert state.leader_epoch > epoch
+        assert state.leader_epoch >= epoch + 1000  # leaders without a record
     properties = storage.read_file(f"{D}/server.properties").decode()
     assert "controller.quorum.voters=0@10.0.0.1\\:19093\n" in properties
     assert "offsets.topic.num.partitions=3\n" in properties
@@ -230,7 +248,28 @@ def test_a_promoted_directory_is_a_cluster_of_its_own(storage: FaultyStorage) ->
 
 def test_clients_go_on_where_they_were(storage: FaultyStorage) -> None:
     done(storage)
-    with serve(NEW, adopt=D, storage=storage) as kafka, connect(kafka) as client:
+    goes_on(storage, D)
+
+
+def test_a_mirror_of_a_running_cluster_becomes_one() -> None:
+    """As the source was when the mirror saw it last."""
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        fill(kafka)
+        with mirror_of(kafka, storage) as mirror:
+            mirror.start()
+            caught_up(mirror)
+    found = promote(DIRECTORY, storage=storage)
+    assert (found.promoted, found.findings, found.groups, found.partitions) == (True, (), 1, 7)
+    image = read_cluster_metadata(DIRECTORY, storage)
+    assert image is not None
+    assert image.topic_configs(A.topic)["retention.ms"] == "-1"
+    goes_on(storage, DIRECTORY)
+
+
+def goes_on(storage: MemoryStorage, directory: str) -> None:
+    """What clients of the new cluster see, and do."""
+    with serve(NEW, adopt=directory, storage=storage) as kafka, connect(kafka) as client:
         assert committed(client) == 1
         assert idempotent(client, 4) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert idempotent(client, 3) == ErrorCode.NONE
@@ -374,6 +413,22 @@ def as_mirror(storage: MemoryStorage) -> None:
     MirrorFile.of(D, storage).write(MirrorIdentity("A" * 22, "host:9092", topics=("orders",)))
 
 
+def test_what_is_decided_is_durable_before_it_is_told(storage: FaultyStorage) -> None:
+    """In the order of a coordinator: the decision, all markers, the end."""
+    durable: list[str] = []
+    flush = PartitionLog.flush
+
+    def noted(log: PartitionLog, offset: int | None = None) -> None:
+        flush(log, offset)
+        if log.recovery_point == log.log_end_offset:
+            durable.append(log.topic_partition.topic)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionLog, "flush", noted)
+        done(storage)
+    assert durable[:4] == [TRANSACTION_STATE, A.topic, A.topic, TRANSACTION_STATE]
+
+
 def mirror_state(storage: MemoryStorage) -> MirrorState:
     identity = MirrorFile.of(D, storage).read()
     assert identity is not None
@@ -388,9 +443,16 @@ def test_a_mirror_follows_no_more(storage: FaultyStorage) -> None:
     as_mirror(storage)
     first = done(storage)
     assert mirror_state(storage) is MirrorState.PROMOTED
+    known = MirrorFile.of(D, storage).read()
+    assert "was promoted" in (refusal(peek(D, storage), known, None) or "")
     again = promote(D, storage=storage)
     assert (again.before, again.promoted) == (True, False)
     assert (again.cluster_id, again.node_id) == (first.cluster_id, first.node_id)
+    late = promote(D, PromotionRules(listeners=Listeners()), storage=storage)
+    assert late.server_properties == f"{D}/server.properties"
+    properties = storage.read_file(f"{D}/server.properties").decode()
+    assert "node.id=0\n" in properties
+    assert "offsets.topic.num.partitions=3\n" in properties
     with pytest.raises(ConfigError, match="was promoted already, as node 0"):
         promote(D, PromotionRules(node_id=3), storage=storage)
 
@@ -416,6 +478,14 @@ def test_the_directory_of_a_cluster_is_left_alone(storage: FaultyStorage) -> Non
     assert storage.operations == before
 
 
+def test_a_configuration_that_is_there_is_not_replaced(storage: FaultyStorage) -> None:
+    storage.write_file(f"{D}/server.properties", b"node.id=5\n")
+    with pytest.raises(ConfigError, match="is there already"):
+        promote(D, PromotionRules(listeners=Listeners()), storage=storage)
+    assert storage.read_file(f"{D}/server.properties") == b"node.id=5\n"
+    assert storage.info(f"{D}/__cluster_metadata-0") is None
+
+
 def test_a_directory_that_is_open_is_refused(storage: FaultyStorage) -> None:
     as_mirror(storage)
     lock = storage.lock(f"{D}/{LOCK}")
@@ -423,6 +493,15 @@ def test_a_directory_that_is_open_is_refused(storage: FaultyStorage) -> None:
         promote(D, storage=storage)
     lock.release()
     assert mirror_state(storage) is MirrorState.MIRRORING
+
+
+def test_a_directory_of_brokers_is_refused_whether_they_run_or_not(storage: FaultyStorage) -> None:
+    """Its name is that of a partition: ``broker-0``."""
+    lock, before = storage.lock(f"{D}/{LOCK}"), [each.name for each in storage.scan_dir(OLD)]
+    with pytest.raises(ConfigError, match=f"give {D}"):
+        promote(OLD, storage=storage)
+    lock.release()
+    assert [each.name for each in storage.scan_dir(OLD)] == before
 
 
 @pytest.mark.parametrize("cluster_id", ["", "short", "x" * 23, "!" * 22])

@@ -70,8 +70,8 @@ def test_a_broker_behind_the_others_sets_nothing_aside(tmp_path: Path) -> None:
         held = batches_of(tmp_path, ORDERS)
         seen = source.asked[ApiKey.OFFSET_FOR_LEADER_EPOCH]
         source.change(lambda: source.lies.append(on_answers(ApiKey.METADATA, _behind)))
-        asked = lambda: source.asked[ApiKey.OFFSET_FOR_LEADER_EPOCH]  # noqa: E731
-        until(lambda: asked() >= seen + 3, "leaders were asked")
+        counts = source.asked
+        until(lambda: counts[ApiKey.OFFSET_FOR_LEADER_EPOCH] >= seen + 3, "leaders were asked")
         assert batches_of(tmp_path, ORDERS) == held
         source.change(source.lies.clear)
         source.change(lambda: grow(source.logs()[ORDERS]))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from logstore.tiers.lineage import Hole, Reason, choose, is_within, rank
+from logstore.tiers.lineage import Hole, NotShown, choose, is_within, rank
 from logstore.tiers.manifest import Epochs
 from tests.support.cases import for_each
 
@@ -116,4 +116,4 @@ def test_every_small_case(count: int) -> None:
         gaps = [o for hole in found.holes for o in range(hole.start, hole.end)]
         assert gaps == [o for o in range(min(shown), max(shown)) if o not in shown]
         assert len(found.pieces) + len(found.left) == count
-        assert {reason for _, reason in found.left} <= {Reason.COVERED}
+        assert {reason for _, reason in found.left} <= {NotShown.COVERED}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from logstore.storage.uri import join_uri, log_directory, open_storage, shown
 from logstore.verify import VerifyOptions, verify
 from tests.support import stores
 from tests.support.stores import Chunking
-from tests.unit.verify.verify_logs import fill
+from tests.unit.verify.verify_logs import fill, short
 
 
 @pytest.fixture(scope="module")
@@ -334,3 +337,127 @@ def test_damage_of_compressed_chunks_is_found(
     assert report.findings or report.unusable
     if damage is not _flip:
         assert path.name in str([*report.findings, *report.unusable])
+
+
+# ---- overlaps --------------------------------------------------------------------------------
+
+
+def shown_log(storage: Storage, path: str) -> bytes:
+    """All bytes of a partition; fails if an offset is there twice or out of order."""
+    logs = [e.name for e in storage.scan_dir(path) if e.name.endswith(".log")]
+    data = b"".join(content(storage, f"{path}/{name}") for name in logs)
+    offsets = [int.from_bytes(batch[:8], "big") for batch in stores.batches_of(data)]
+    assert offsets == sorted(set(offsets))
+    return data
+
+
+def whole_log(directory: Path) -> bytes:
+    return b"".join(segment.log for segment in stores.segments_of(directory))
+
+
+def _random_borders(draw: random.Random, count: int) -> list[int]:
+    inner = draw.sample(range(1, count), draw.randint(0, 4))
+    return sorted({0, count, *inner})
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_copies_with_other_borders_make_the_same_log(
+    source: Path, tmp_path: Path, seed: int
+) -> None:
+    """Two leaders copied the same offsets, in other segments; some copies are missing."""
+    draw = random.Random(seed)
+    directory = source / "orders-0"
+    count = stores.batch_count(directory)
+    first = stores.recut(directory, _random_borders(draw, count), 1)
+    second = stores.recut(directory, _random_borders(draw, count), 2)
+    dropped = draw.choice(second)
+    chunking = Chunking(draw.choice((0, 333)), compression=True)
+    stores.put_tiered(tmp_path, directory, first, draw.choice((Chunking(), chunking)))
+    stores.put_tiered(tmp_path, directory, [s for s in second if s is not dropped], chunking)
+    storage, root = opened(tmp_path)
+    assert shown_log(storage, f"{root}/orders-0") == whole_log(directory)
+    report = verify([str(tmp_path)], VerifyOptions(threads=1))
+    assert short(report) == []
+    assert report.unusable == []
+
+
+def test_a_cut_inside_a_batch_is_refused(source: Path, tmp_path: Path) -> None:
+    directory = source / "orders-0"
+    count = stores.batch_count(directory)
+    (whole,) = stores.recut(directory, [0, count])
+    *_, late = stores.recut(directory, [0, 40, count], 2)
+    wide = next(b for b in stores.batches_of(late.log) if int.from_bytes(b[23:27], "big") > 1)
+    base = int.from_bytes(wide[:8], "big") + 1
+    position = late.log.index(wide)
+    moved = base.to_bytes(8, "big") + wide[8:]
+    torn = dataclasses.replace(late, base=base, log=moved + late.log[position + len(wide) :])
+    torn.index = torn.timeindex = torn.txnindex = b""
+    torn.end += 10
+    stores.put_tiered(tmp_path, directory, [whole, torn])
+    with pytest.raises(OSError, match=f"no batch begins at offset {base}"):
+        opened(tmp_path)[0].scan_dir(f"{tmp_path}/orders-0")
+
+
+def test_segments_of_two_histories_are_never_joined(source: Path, tmp_path: Path) -> None:
+    """Epochs may be equal by a mistake of somebody; the batch at the border is not."""
+    directory = source / "orders-0"
+    count = stores.batch_count(directory)
+    (whole,) = stores.recut(directory, [0, count])
+    *_, late = stores.recut(directory, [0, 40, count], 2)
+    first = next(stores.batches_of(late.log))
+    other = first[:17] + bytes(4) + first[21:]  # another checksum: another content
+    late.log, late.end = other + late.log[len(first) :], late.end + 1
+    stores.put_tiered(tmp_path, directory, [whole, late])
+    with pytest.raises(OSError, match="two histories") as error:
+        opened(tmp_path)[0].scan_dir(f"{tmp_path}/orders-0")
+    assert stores.text_of(late.id) in str(error.value)
+
+
+def test_an_unclean_election_leaves_segments_that_are_not_read(
+    source: Path, tmp_path: Path
+) -> None:
+    directory = source / "orders-0"
+    count = stores.batch_count(directory)
+    segments = stores.recut(directory, [0, 20, count])
+    lost = stores.recut(directory, [0, 20, 30], 2)[1]
+    lost.log = b"".join(b[:21] + b"\xff" + b[22:] for b in stores.batches_of(lost.log))
+    lost.epochs = [*lost.epochs[:-1], (lost.epochs[-1][0] + 1, lost.base + 1)]
+    stores.put_tiered(tmp_path, directory, [*segments, lost])
+    storage, root = opened(tmp_path)
+    assert shown_log(storage, f"{root}/orders-0") == whole_log(directory)
+
+
+def test_a_topic_made_anew_is_not_mixed_with_the_old_one(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = source / "orders-0"
+    old, new = stores.segments_of(directory)[:1], stores.segments_of(directory, 2)
+    stores.put_tiered(tmp_path, directory, old)
+    (folder,) = tmp_path.iterdir()
+    folder.rename(tmp_path / "orders-MGJ6FHTfRYy67jzZdg6lSQ")
+    for path in (tmp_path / "orders-MGJ6FHTfRYy67jzZdg6lSQ").rglob("*"):
+        os.utime(path, (1, 1))
+    stores.put_tiered(tmp_path, directory, new)
+    storage, root = opened(tmp_path)
+    assert shown_log(storage, f"{root}/orders-0") == whole_log(directory)
+    assert "several topic ids" in caplog.text
+    assert "MGJ6FHTfRYy67jzZdg6lSQ" in caplog.text
+
+
+def test_offsets_above_40_bits_and_segments_of_more_than_31(source: Path, tmp_path: Path) -> None:
+    """A batch far behind the base, as compaction leaves it; relative offsets stop at 31 bits."""
+    directory = source / "orders-0"
+    segment = stores.segments_of(directory)[0]
+    batch = next(stores.batches_of(segment.log))
+    base, far = 2**40, 2**40 + 2**33
+    segment.log = (base).to_bytes(8, "big") + batch[8:] + far.to_bytes(8, "big") + batch[8:]
+    segment.base, segment.end = base, far + 100
+    segment.index = segment.timeindex = segment.txnindex = segment.snapshot = b""
+    segment.epochs = [(0, 0)]
+    following = dataclasses.replace(segment, base=far, end=far + 1000)
+    following.log = far.to_bytes(8, "big") + batch[8:]
+    following.id = stores.uuid.UUID(int=2**100)
+    stores.put_tiered(tmp_path, directory, [segment, following])
+    storage, root = opened(tmp_path)
+    assert len(shown_log(storage, f"{root}/orders-0")) == 2 * len(batch)
+    assert storage.info(f"{root}/orders-0/{far:020d}.log") is not None
