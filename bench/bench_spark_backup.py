@@ -67,7 +67,9 @@ def test_a_backup_beside_local_files(
     def in_time(uri: str) -> float:
         return seconds(lambda: asked(uri))
 
-    stores = {where: partial(in_time, uri) for where, uri in backed_up.stores.items()}
+    stores: dict[str, Any] = {
+        where: partial(in_time, uri) for where, uri in backed_up.stores.items()
+    }
     took = in_turns(benchmark, local, **stores)
     beside = rates(SIZE / 1e6, took["ours"])
     for where in backed_up.stores:

@@ -31,7 +31,7 @@ from logstore.tiers.object_store import Parts, StoredObject, check_key
 _PART_SIZE = 10 << 20
 """Arrow sends a part as soon as it has this much, which is also the least it may send."""
 
-_PARTS_UNDER_WAY = 2
+_PARTS_UNDER_WAY = 1
 """Arrow takes all that it is given and sends it behind the caller's back, at the rate of the
 network: without a wait a large object would be in memory as a whole."""
 

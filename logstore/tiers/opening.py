@@ -37,6 +37,9 @@ logger = get_logger(__name__)
 _LOCAL_TIER: Final = "kafka-tiered-storage"
 """What ``LocalTieredStorage`` makes in the directory that it is given."""
 
+_BACKUPS_MAX: Final = 10**12
+"""Moments from here on are times, in ms since the epoch."""
+
 _PINNED: Final = re.compile(rf"{TIER_SCHEME}(\d{{1,4}})(?:\.(\d{{1,19}}))?\+(.*)", re.DOTALL)
 
 
@@ -138,11 +141,12 @@ def open_tier(uri: str) -> tuple[Storage, str]:
 def _opened(base: str, moment: int) -> tuple[Storage, str]:
     storage, path = open_plain(base)
     path = path.rstrip("/")
-    kind = kind_of(storage, path, storage.scan_dir(path))
     objects = Objects(storage)
     layout: RemoteLayout
+    is_backup = 0 < moment < _BACKUPS_MAX  # known without a listing
+    kind = StoreKind.BACKUP if is_backup else kind_of(storage, path, storage.scan_dir(path))
     if kind is StoreKind.BACKUP:
-        commit = read_commit(storage, path, moment) if moment else _newest_backup(storage, path)
+        commit = _kept_commit(storage, path, moment) if moment else _newest_backup(storage, path)
         layout = BackupLayout(commit, path)
     elif kind is StoreKind.TIERED:
         layout = TieredLayout(objects, path)
@@ -152,6 +156,12 @@ def _opened(base: str, moment: int) -> tuple[Storage, str]:
         raise broken(path, "is no backup, and no tier of a broker")
     view: Any = TierStorage(path, layout, objects)  # a ``Storage`` but for the names of arguments
     return view, path
+
+
+@lru_cache(maxsize=2)
+def _kept_commit(storage: Storage, root: str, number: int) -> BackupCommit:
+    """A commit never changes, and it is read where a store is recognised and where it is opened."""
+    return read_commit(storage, root, number)
 
 
 def read_commit(storage: Storage, root: str, number: int) -> BackupCommit:
@@ -181,7 +191,7 @@ def _newest_backup(storage: Storage, root: str) -> BackupCommit:
     reasons = []
     for number in sorted((n for n in names if n), reverse=True):
         try:
-            return read_commit(storage, root, number)
+            return _kept_commit(storage, root, number)
         except OSError as error:
             if not isinstance(error, BrokenTierError):
                 raise

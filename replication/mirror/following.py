@@ -147,6 +147,11 @@ class Following:
             if partition is not None:
                 partition.follower.refusal = code
 
+    @property
+    def dead_fetchers(self) -> int:
+        """Those that ended with an error of ours."""
+        return self._fetchers.dead_workers
+
     # -- what is here --------------------------------------------------------------------------
 
     @property

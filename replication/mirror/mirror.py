@@ -13,7 +13,7 @@ from typing import Self
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.errors import LogstoreError
+from logstore.common.errors import InvariantError, LogstoreError
 from logstore.manager import LogManager, ManagerOwner
 from logstore.manager.duties import BACKGROUND, Duty
 from logstore.storage.base import Storage
@@ -267,8 +267,8 @@ class Mirror:
 
     @property
     def failure(self) -> LogstoreError | None:
-        """Why the mirror as a whole does not go on: its disk refused. Nothing is appended any more;
-        close it."""
+        """Why the mirror as a whole does not go on: its disk refused, or an error of ours. Nothing
+        is appended any more; close it."""
         return self._failure
 
     # -- the source ----------------------------------------------------------------------------
@@ -279,6 +279,9 @@ class Mirror:
         assert following is not None
         assert identity is not None
         self._answered_ms, self._unreachable = self._now_ms(), ""
+        if following.dead_fetchers and self._failure is None:
+            self._failure = InvariantError("a fetcher has ended with an error, which the log has")
+            self._stop_following()
         if view.cluster_id not in (None, identity.cluster_id) or self._failure is not None:
             return
         plan = decide(

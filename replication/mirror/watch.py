@@ -164,6 +164,8 @@ class Watch:
             task()
         except (LogstoreError, OSError) as error:
             logger.error("what the source says could not be followed: %s", error)
+        except Exception:
+            logger.exception("what the source says could not be followed")
 
 
 __all__ = ["Watch"]

@@ -55,7 +55,17 @@ def test_nothing_is_wrong_with_a_log_that_lives(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cleaner", "groups", "lives", "rescue", "transactions", "verify"])
+@pytest.mark.parametrize("first", range(2000, 2024, 6))
+def test_what_a_mirror_holds(first: int) -> None:
+    """Nothing that its source never had, whatever that said; and in the end all of it."""
+    done = hold("mirror", range(first, first + 6))
+    assert min(done[kind] for kind in ("lies", "grows", "restarts", "moves")) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["cleaner", "groups", "lives", "mirror", "rescue", "transactions", "verify"]
+)
 def test_a_seed_repeats_its_run(name: str) -> None:
     one, two = run_one(name, 7), run_one(name, 7)
     assert one.trace == two.trace

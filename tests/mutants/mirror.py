@@ -6,10 +6,14 @@ import uuid
 from collections.abc import Collection
 from typing import Any
 
+from logstore.directory.windows import BatchTable
+from logstore.kernels import HEADER_SIZE
 from replication.decisions.truncation import TruncationRule
 from replication.fetcher.fetch_failures import FetchFailures
 from replication.fetcher.fetcher_state import FetchState
 from replication.mirror import decisions
+from replication.mirror.checking.partition_check import MirroredPartitionCheck
+from replication.mirror.checking.source_batches import SourceChunk
 from replication.mirror.decisions import LocalPartition
 from replication.mirror.follower import MirrorFollower
 from replication.partition import FollowerSide
@@ -80,3 +84,23 @@ def an_earlier_leadership_is_followed(patch: MonkeyPatch) -> None:
         return leader_epoch != own.leader_epoch
 
     patch.setattr(decisions, "_is_new", mutant)
+
+
+@mutant()
+def headers_stand_for_batches(patch: MonkeyPatch) -> None:
+    """A check that believes the checksums in them."""
+
+    def heads(data: bytes) -> list[bytes]:
+        table = BatchTable(data)
+        return [data[at : at + HEADER_SIZE] for at in table.cells("position")]
+
+    def mutant(self: MirroredPartitionCheck, chunk: SourceChunk) -> bool:
+        theirs = bytes(chunk.data)
+        return heads(self._local.read(len(theirs))) == heads(theirs)
+
+    patch.setattr(MirroredPartitionCheck, "_equals", mutant)
+
+
+@mutant()
+def compaction_excuses_every_difference(patch: MonkeyPatch) -> None:
+    patch.setattr(MirroredPartitionCheck, "_is_compacted_since", lambda self, at, chunk: True)

@@ -67,6 +67,7 @@ from tests.mutants import (  # noqa: F401
     verify,
 )
 from tests.mutants.scenarios import SCENARIOS
+from tests.support import stores
 from tests.support.backups import GrowingSource, RiggedStore
 from tests.support.until import patience
 from tests.unit.backup import test_backup, test_restore
@@ -74,6 +75,7 @@ from tests.unit.directory import test_tiered
 from tests.unit.log import test_chdir, test_forks
 from tests.unit.mirror import (
     test_endings,
+    test_mirror_check,
     test_mirror_decisions,
     test_mirror_follower,
     test_promote,
@@ -89,6 +91,8 @@ from tests.unit.replication import (
 from tests.unit.replication import test_controller_poison as poison
 from tests.unit.replication import test_partition_roles as roles
 from tests.unit.rescue import test_rescue_faults, test_rescue_rules
+from tests.unit.tiers import test_view
+from tests.unit.verify.verify_logs import fill
 
 Test = Callable[[], None]
 BLUNDERS = (AttributeError, NameError, TypeError)  # of a mutant that does not fit the product
@@ -486,6 +490,14 @@ OF_MIRRORS: list[tuple[str, Test]] = [
     ("records-of-this-leadership-are-cut", _cuts.test_records_of_this_leadership_are_not_cut),
     ("the-first-fetch-comes-before-the-epochs", _asking.test_it_asks_as_a_consumer),
     ("what-is-cut-is-not-kept", _cuts.test_an_unclean_election_cuts_what_stays_beside_the_log),
+    (
+        "headers-stand-for-batches",
+        _in_a_directory(test_mirror_check.test_checksums_stand_for_nothing),
+    ),
+    (
+        "compaction-excuses-every-difference",
+        _in_a_directory(test_mirror_check.test_records_that_the_source_compacted_since),
+    ),
 ]
 
 
@@ -515,6 +527,39 @@ OF_PROMOTION: list[tuple[str, Test]] = [
     (
         "markers-are-not-durable-first",
         _promoting(test_promote.test_what_is_decided_is_durable_before_it_is_told),
+    ),
+]
+
+
+def _of_a_store(test: Callable[[Path, Path], None]) -> Test:
+    def run() -> None:
+        with TemporaryDirectory() as directory:
+            source = stores.make_directory(Path(directory) / "data", fill)
+            test(source, Path(directory) / "store")
+
+    return run
+
+
+OF_STORES: list[tuple[str, Test]] = [
+    (
+        "a-hole-in-a-store-is-passed-over",
+        _of_a_store(test_view.test_a_hole_is_refused_with_its_offsets),
+    ),
+    (
+        "segments-of-every-lineage-count",
+        _of_a_store(test_view.test_an_unclean_election_leaves_segments_that_are_not_read),
+    ),
+    (
+        "a-cut-trusts-the-epochs",
+        _of_a_store(test_view.test_segments_of_two_histories_are_never_joined),
+    ),
+    (
+        "indexes-in-a-store-are-trusted",
+        _of_a_store(
+            lambda source, path: test_view.test_damage_of_a_backup_is_named(
+                source, path, ".indexes", test_view._flip
+            )
+        ),
     ),
 ]
 
@@ -619,6 +664,7 @@ SEARCHES = {
     "mirror": Search(_in_test, OF_MIRRORS, tested=True),
     "promotion": Search(_in_test, OF_PROMOTION, tested=True),
     "tiers": Search(_in_test, OF_TIERS, tested=True),
+    "stores": Search(_in_test, OF_STORES, tested=True),
     "scenarios": Search(
         _in_test,
         [(name, test) for _, names, test in SCENARIOS for name in names.split()],

@@ -24,4 +24,6 @@ __all__ = [
     "Uncompared",
     "UncomparedReason",
     "check",
+    "partition_check",
+    "source_batches",
 ]

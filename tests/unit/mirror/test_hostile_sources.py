@@ -182,8 +182,13 @@ RECORDS = [
     records("the same twice", lambda data: data + data),
 ]
 
+
+def _answers(code: ErrorCode) -> Case:
+    return Case(f"error {code.name}", lambda: of_orders(with_code(code)), False)
+
+
 CODES = [
-    Case(f"error {code.name}", lambda code=code: of_orders(with_code(code)), False)
+    _answers(code)
     for code in ErrorCode
     if code is not ErrorCode.NONE and code is not ErrorCode.OFFSET_OUT_OF_RANGE
 ] + [Case("an error that nobody knows", lambda: of_orders(with_code(999)), False)]  # type: ignore[arg-type]

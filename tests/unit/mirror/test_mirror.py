@@ -11,6 +11,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogDirLockedError
 from logstore.storage.memory import MemoryStorage
+from replication.fetcher.fetcher import Fetcher
 from replication.mirror import (
     MirrorFile,
     MirrorRefusedError,
@@ -18,6 +19,7 @@ from replication.mirror import (
     PartitionState,
     SourceUnreachableError,
 )
+from replication.mirror.following import Following
 from replication.server.serving import ServedCluster
 from tests.support.mirrors import (
     DIRECTORY,
@@ -278,3 +280,38 @@ def test_logs_of_nobody_are_refused(kafka: ServedCluster) -> None:
     storage.remove(f"{DIRECTORY}/meta.properties")
     with mirror_of(kafka, storage) as mirror, pytest.raises(MirrorRefusedError, match="no meta"):
         mirror.start()
+
+
+def test_an_error_of_ours_ends_it(kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that nobody follows any more must not look as if it were up to date."""
+    tp = topic(kafka)
+    with mirror_of(kafka, topics=(tp.topic,), metadata_interval_ms=100) as mirror:
+        mirror.start()
+        caught_up(mirror)
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(Fetcher, "_on_fetched", broken)
+        write(kafka, tp, b"lost on the way")
+        until(lambda: mirror.failure is not None, "it fails")
+        monkeypatch.undo()
+        assert "error" in mirror.status.failure
+
+
+def test_an_error_over_a_view_is_not_the_last_view(
+    kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tp = topic(kafka)
+    with mirror_of(kafka, topics=(tp.topic,), metadata_interval_ms=100) as mirror:
+        seen = []
+
+        def broken(self: Following, **_: object) -> None:
+            seen.append(self)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(Following, "local", broken)
+        mirror.start()
+        until(lambda: len(seen) > 1, "it looks at the source again")
+        monkeypatch.undo()
+        caught_up(mirror)

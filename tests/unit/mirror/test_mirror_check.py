@@ -239,14 +239,22 @@ def test_nobody_answers(copy: Path) -> None:
     assert "--from" in logstore("mirror", "check", str(copy), code=2).stderr
 
 
-def test_records_that_the_source_compacted_since(original: Path, copy: Path) -> None:
+def test_checksums_stand_for_nothing(tmp_path: Path) -> None:
+    """All headers are the same."""
+    fill(tmp_path / "original")
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    rot(tmp_path / "copy")
+    assert not check(tmp_path / "original", tmp_path / "copy", code=1)["equal"]
+
+
+def test_records_that_the_source_compacted_since(tmp_path: Path) -> None:
     """What it still has must be here; that the mirror has more is as it should be."""
-    directory = original.parent / "compacted"
+    directory = tmp_path / "compacted"
     with LogManager([directory], LogConfig(segment_bytes=4096)) as manager:
         log = manager.get_or_create("table", 0, config={"cleanup.policy": "compact"})
         for number in range(BATCHES):
             log.append([(b"k%d" % (n % 3), b"v%d-%d" % (number, n) * 5) for n in range(RECORDS)])
-    kept = Path(shutil.copytree(directory, original.parent / "kept"))
+    kept = Path(shutil.copytree(directory, tmp_path / "kept"))
     logstore("compact", str(directory))
     (part,) = check(directory, kept, code=0)["partitions"]
     assert {each["reason"] for each in part["notCompared"]} == {"compacted"}

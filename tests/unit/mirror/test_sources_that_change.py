@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import uuid
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -205,7 +206,7 @@ def test_a_topic_made_anew_again_and_again(tmp_path: Path) -> None:
     with _source() as source, mirroring(source, tmp_path):
         for number in range(4):
             topic = one_partition(log_of((2, 0), word=f"{number}-"))
-            source.change(lambda topic=topic: source.topics.update(orders=topic))
+            source.change(partial(source.topics.update, orders=topic))
             until_equal(source, tmp_path)
     check_holds(tmp_path, source.logs())
     check_verifies(tmp_path)
