@@ -1,7 +1,7 @@
 """Backups of log directories in an object store: made, checked, and brought back.
 
 Begin with ``engine``, one run of a backup; ``check`` compares a store with its commits, and
-``restore`` makes a log directory of one. ``scan`` reads a segment of the source, ``writer`` puts
+``restoring`` makes a log directory of one. ``scan`` reads a segment of the source, ``writer`` puts
 it, ``content`` is what a store has, and ``patience`` asks it again (docs/backup.md).
 """
 
@@ -11,7 +11,7 @@ from logstore.backup.check import StoreCheckOptions, StoreCheckReport, check_sto
 from logstore.backup.content import NoBackupError
 from logstore.backup.engine import Backup, BackupOptions, BackupRefusedError
 from logstore.backup.report import BackupFault, BackupFinding, BackupReport, PartitionResult
-from logstore.backup.restore import (
+from logstore.backup.restoring import (
     DamagedObjectError,
     RestoredPartition,
     RestoreError,

@@ -58,14 +58,14 @@ def run(wanted: MirrorOptions) -> int:
     """Returns the exit code."""
     from replication.mirror import Mirror
 
-    signals = _Signals()
-    with signals.noted(), _warnings(), ExitStack() as stack:
+    signals, screen = _Signals(), _Screen()
+    with signals.noted(), _warnings(screen), ExitStack() as stack:
         mirror = Mirror(wanted.source, wanted.directory, wanted.config)
         backup = None if wanted.make_backup is None else wanted.make_backup(mirror.directory)
         try:
             mirror.start()
             stack.callback(_close, mirror)
-            reporter = stack.enter_context(_Reporter(mirror, backup, wanted).shown())
+            reporter = stack.enter_context(_Reporter(mirror, backup, wanted, screen).shown())
             address = None
             if wanted.http is not None:
                 from replication.server.http.mirror_pages import MirrorPages
@@ -107,16 +107,48 @@ def _close(mirror: Mirror) -> str:
     return ""
 
 
+class _Screen:
+    """Lines of any thread, above the bar if there is one."""
+
+    def __init__(self) -> None:
+        self.bar: Any = None
+        self._lock = threading.Lock()
+
+    def line(self, text: str, *, err: bool = False) -> None:
+        with self._lock:
+            if self.bar is not None:
+                self.bar.stop()  # it vanishes
+            terminal.line(text, err=err)
+            terminal.flush()
+            if self.bar is not None:
+                self.bar.start()
+
+    @contextmanager
+    def with_bar(self) -> Iterator[None]:
+        from logstore.terminal import tables
+
+        with tables.progress(*tables.described()) as bar:
+            self.bar = bar
+            try:
+                yield
+            finally:
+                self.bar = None
+
+
 class _WarningLines(logging.Handler):
     """What is logged, a line each: a traceback says nothing to who runs the command."""
 
+    def __init__(self, screen: _Screen) -> None:
+        super().__init__(logging.WARNING)
+        self._screen = screen
+
     def emit(self, record: logging.LogRecord) -> None:
-        terminal.line(f"warning: {printable(record.getMessage())}", err=True)
+        self._screen.line(f"warning: {printable(record.getMessage())}", err=True)
 
 
 @contextmanager
-def _warnings() -> Iterator[None]:
-    handler, loggers = _WarningLines(logging.WARNING), package_loggers()
+def _warnings(screen: _Screen) -> Iterator[None]:
+    handler, loggers = _WarningLines(screen), package_loggers()
     for each in loggers:
         each.addHandler(handler)
     try:
@@ -228,11 +260,14 @@ class _Reporter:
     """Says how far it is: a bar on a terminal, a line now and then elsewhere; and each event."""
 
     def __init__(
-        self, mirror: Mirror, backup: ContinuousBackup | None, wanted: MirrorOptions
+        self,
+        mirror: Mirror,
+        backup: ContinuousBackup | None,
+        wanted: MirrorOptions,
+        screen: _Screen,
     ) -> None:
         self._mirror, self._backup, self._wanted = mirror, backup, wanted
-        self._bar: Any = None
-        self._task: Any = None
+        self._screen, self._task = screen, None
         self._began_ms = self._before_ms = _now_ms()
         self._before_bytes = 0
         self._next_ms = self._before_ms + int(LINE_S * 1000)
@@ -244,12 +279,9 @@ class _Reporter:
         if self._wanted.as_json or not sys.stderr.isatty():
             yield self
             return
-        from logstore.terminal import tables
-
-        with tables.progress(*tables.described()) as bar:
-            self._bar, self._task = bar, bar.add_task("mirror", total=None)
+        with self._screen.with_bar():
+            self._task = self._screen.bar.add_task("mirror", total=None)
             yield self
-        self._bar = None
 
     def look(self) -> MirrorView:
         from replication.mirror.observing import MirrorView
@@ -270,21 +302,22 @@ class _Reporter:
         cluster_id, directory = self._last.cluster_id, self._mirror.directory
         if self._wanted.as_json:
             found = {"mirroring": cluster_id, "directory": directory}
-            terminal.print_json(found | ({} if page is None else {"http": page}))
+            self._screen.line(json.dumps(found | ({} if page is None else {"http": page})))
         else:
-            terminal.line(f"mirroring: cluster {printable(cluster_id)} into {printable(directory)}")
+            self._screen.line(
+                f"mirroring: cluster {printable(cluster_id)} into {printable(directory)}"
+            )
             if page is not None:
-                terminal.line(f"http:  {page}")
-        terminal.flush()
+                self._screen.line(f"http:  {page}")
 
     def report(self) -> Any:
         """Look, and show it if it is time; returns the status."""
         self.events()
         self._last = status = self._mirror.status
         now_ms = _now_ms()
-        if self._bar is not None and self._task is not None:
+        if (bar := self._screen.bar) is not None:
             done = sum(e.log_end_offset - e.log_start_offset for e in status.partitions.values())
-            self._bar.update(
+            bar.update(
                 self._task,
                 completed=done,
                 total=done + status.lag,
@@ -292,7 +325,7 @@ class _Reporter:
             )
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + int(LINE_S * 1000)
-            if self._bar is None:
+            if bar is None:
                 self._line(status, now_ms)
             self._before_ms, self._before_bytes = now_ms, status.bytes
         return status
@@ -301,10 +334,9 @@ class _Reporter:
         if self._wanted.as_json:
             from replication.mirror.observing import summary
 
-            terminal.line(json.dumps(summary(self.look())))
+            self._screen.line(json.dumps(summary(self.look())))
         else:
-            terminal.line(self._text(status, now_ms))
-        terminal.flush()
+            self._screen.line(self._text(status, now_ms))
 
     def _text(self, status: Any, now_ms: int) -> str:
         from replication.mirror import PartitionState
@@ -330,21 +362,19 @@ class _Reporter:
         known = [at for at, each in enumerate(events) if each is self._last_event]
         for each in events[known[0] + 1 if known else 0 :]:
             if self._wanted.as_json:
-                terminal.line(json.dumps({"event": each.to_json()}, default=str))
+                self._screen.line(json.dumps({"event": each.to_json()}, default=str))
                 continue
             about = each.topic if each.tp is None else str(each.tp)
             span = f" {each.first_offset}…{each.end_offset - 1}" if each.first_offset >= 0 else ""
-            terminal.line(printable(f"{each.kind.word}: {about}{span}: {each.reason}"))
+            self._screen.line(printable(f"{each.kind.word}: {about}{span}: {each.reason}"))
         self._last_event = events[-1]
-        terminal.flush()
 
     def finish(self) -> None:
         """The last line, of what it was before the mirror was closed."""
         if self._wanted.as_json:
             from replication.mirror.observing import summary
 
-            terminal.line(json.dumps(summary(self.look()._replace(status=self._last))))
+            self._screen.line(json.dumps(summary(self.look()._replace(status=self._last))))
         else:
             self._before_ms, self._before_bytes = self._began_ms, 0  # the rate of it all
-            terminal.line(self._text(self._last, _now_ms()))
-        terminal.flush()
+            self._screen.line(self._text(self._last, _now_ms()))

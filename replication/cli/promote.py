@@ -83,7 +83,7 @@ def promote(
     if as_json:
         terminal.print_json(_json(found), indent=2)
     else:
-        _print(found, dry_run)
+        _print(found, dry_run, is_refused=bool(found.findings) and not partial)
     ctx.exit(EXIT_FINDINGS if found.findings else 0)
 
 
@@ -134,10 +134,11 @@ def _ending(ending: Ending) -> dict[str, Any]:
     }
 
 
-def _print(found: Promotion, dry_run: bool) -> None:
+def _print(found: Promotion, dry_run: bool, *, is_refused: bool) -> None:
     name = f"{printable(found.directory)}: node {found.node_id} of cluster {found.cluster_id}"
     if found.before:
         terminal.line(f"promoted before: {name}")
+        _print_start(found, dry_run)
         return
     for finding in found.findings:
         terminal.line(f"missing: {finding}")
@@ -155,7 +156,7 @@ def _print(found: Promotion, dry_run: bool) -> None:
         counts = Counter("commit" if each.commits else "abort" for each in found.endings)
         each = " and ".join(f"{count} by {result}" for result, count in sorted(counts.items()))
         terminal.line(f"open transactions: {len(found.endings)} in all end, {each}")
-    if not found.promoted and not dry_run:
+    if is_refused:
         terminal.line("not promoted, and nothing was changed: --partial leaves those offline")
         return
     led = found.partitions - found.offline
@@ -164,5 +165,9 @@ def _print(found: Promotion, dry_run: bool) -> None:
         f"of {found.partitions} partitions, {found.groups} groups with {found.offsets} offsets, "
         f"{found.transactional_ids} transactional ids"
     )
+    _print_start(found, dry_run)
+
+
+def _print_start(found: Promotion, dry_run: bool) -> None:
     if found.server_properties is not None and not dry_run:
         terminal.line(f"start: kafka-server-start.sh {printable(found.server_properties)}")

@@ -245,9 +245,10 @@ class FetchState:
         )
         if leader_log_start > 0 and cut.offset <= leader_log_start:
             self.is_settled = False
-            self.partition.follower.truncate_fully_and_start_at(leader_log_start, self.leader_epoch)
-            self._move_to(leader_log_start, Phase.FETCHING)
-            return True
+            before, side = self.offset, self.partition.follower
+            side.begin_at_start(cut.offset, leader_log_start, self.leader_epoch)
+            self._move_to(self.partition.log_end_offset, Phase.FETCHING)
+            return self.offset != before or self.offset == leader_log_start
         return self.truncate(cut, rule)
 
     def begin_reset(self) -> None:
@@ -268,7 +269,7 @@ class FetchState:
         else:
             offset, leader_end = max(leader_offset, own_end), self.leader_end
             if leader_offset > own_end:
-                self.partition.follower.take_start(leader_offset, epoch)
+                self.partition.follower.take_start(leader_offset, leader_end, epoch)
         self._move_to(offset, Phase.FETCHING)
         if self.partition.log_end_offset < offset:
             self.leaves_gap, self.last_epoch = True, UNKNOWN_EPOCH

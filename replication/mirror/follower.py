@@ -174,15 +174,23 @@ class MirrorFollower(FollowerSide):
                 self._keep_cut(log, offset, end, leader_epoch)
             super().truncate_to(offset, leader_epoch)
 
-    def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None:
-        """The logs differ above, or at, the start of the source's: nothing of ours is surely its
-        history."""
+    def begin_at_start(self, cut: int, leader_start: int, leader_epoch: int) -> None:
+        """Cut what the source has otherwise. That its log starts behind that, one answer is no
+        proof of: the next fetch asks for what is not there, and its log ends tell.
+
+        If it starts right there nothing more is asked. Then what is left of ours goes, too, and
+        stays beside the log: a transaction that is open in it may have ended where nobody sees it.
+
+        Raises:
+            SourceContradictsError: as ``truncate_to``.
+        """
         with self._replica.lock:
+            self.truncate_to(cut, leader_epoch)
             log = self._following(leader_epoch)
             start, end = log.log_start_offset, log.log_end_offset
-            if start < end:
+            if start < end == leader_start and not self._keep_deleted:
                 self._keep_cut(log, start, end, leader_epoch)
-            super().truncate_fully_and_start_at(offset, leader_epoch)
+                super().truncate_fully_and_start_at(end, leader_epoch)
 
     def take_end(self, offset: int, leader_epoch: int) -> None:
         end = self._replica.log_end_offset
@@ -190,9 +198,18 @@ class MirrorFollower(FollowerSide):
             f"the source refuses offset {end}, and its records end at {offset}", offset, end
         )
 
-    def take_start(self, offset: int, leader_epoch: int) -> None:
+    def take_start(self, offset: int, leader_end: int, leader_epoch: int) -> None:
         """The source deleted records before they were mirrored. Those that are here were deleted
-        there, too, so they go; to keep them leaves a gap."""
+        there, too, so they go; to keep them leaves a gap.
+
+        Raises:
+            SourceContradictsError: its log starts above its end.
+        """
+        if offset > leader_end:
+            end = self._replica.log_end_offset
+            raise self._contradiction(
+                f"the source's log starts at {offset}, and ends at {leader_end}", end, end
+            )
         with self._replica.lock:
             log = self._following(leader_epoch)
             start, end = log.log_start_offset, log.log_end_offset

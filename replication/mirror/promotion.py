@@ -38,6 +38,7 @@ from replication.adopt import (
     TopicImage,
     metadata_dir,
     plan_adoption,
+    read_cluster_metadata,
     write_metadata_log,
 )
 from replication.common.state import NO_LEADER, PartitionRegistration
@@ -179,6 +180,7 @@ class _Promoter:
         info = self._storage.info(self._path)
         if info is None or not info.is_dir:
             raise ConfigError(f"{self._path}: no such directory")
+        self._refuse_what_has_others()
         meta = MetaPropertiesFile(os.path.join(self._path, META_PROPERTIES), self._storage).read()
         mirror = self._mirror.read()
         follows = mirror is not None and mirror.state is not MirrorState.PROMOTED
@@ -195,7 +197,8 @@ class _Promoter:
         found = self._summary(cluster, node_id)
         if found.findings and not self._rules.partial:
             return found
-        properties = self._server_properties(cluster, found)
+        counts = {name: len(topic.partitions) for name, topic in cluster.topics.items()}
+        properties = self._server_properties(node_id, counts)
         ended = self._carry_out(cluster, found, properties)
         return found._replace(
             promoted=not self._rules.dry_run,
@@ -203,10 +206,26 @@ class _Promoter:
             server_properties=None if properties is None else self._properties_path,
         )
 
+    def _refuse_what_has_others(self) -> None:
+        """The home of brokers passes for a log directory: that of ``broker-0`` for a partition's,
+        while its own lock is below.
+
+        Raises:
+            ConfigError: a log directory lies in it.
+        """
+        for each in self._storage.scan_dir(self._path):
+            path = os.path.join(self._path, each.name)
+            if each.is_dir and self._storage.info(os.path.join(path, META_PROPERTIES)) is not None:
+                raise ConfigError(
+                    f"{self._path} is no log directory, but has one: give {path}; nothing was "
+                    "changed"
+                )
+
     def _already(self, meta: MetaProperties | None, was_promoted: bool) -> Promotion:
         """
         Raises:
             ConfigError: another promotion is wanted than there was, or it was none of ours.
+            CorruptDataError: its metadata cannot be read.
         """
         known = (None, -1) if meta is None else (meta.cluster_id, meta.node_id)
         if not was_promoted:
@@ -219,9 +238,17 @@ class _Promoter:
             raise ConfigError(
                 f"{self._path} was promoted already, as node {known[1]} of cluster {known[0]}"
             )
-        return Promotion(
+        found = Promotion(
             self._path, False, True, known[0] or "", -1 if known[1] is None else known[1]
         )
+        image = read_cluster_metadata(self._path, self._storage)
+        topics = {} if image is None else image.topics
+        counts = {name: len(topic.partitions) for name, topic in topics.items()}
+        properties = self._server_properties(found.node_id, counts)
+        if properties is None:
+            return found
+        replace_file(self._storage, self._properties_path, properties)
+        return found._replace(server_properties=self._properties_path)
 
     def _node_id(self, meta: MetaProperties | None) -> int:
         if self._rules.node_id is not None:
@@ -316,15 +343,14 @@ class _Promoter:
     def _properties_path(self) -> str:
         return os.path.join(self._path, SERVER_PROPERTIES)
 
-    def _server_properties(self, cluster: AdoptedCluster, found: Promotion) -> bytes | None:
+    def _server_properties(self, node_id: int, counts: Mapping[str, int]) -> bytes | None:
         """
         Raises:
             ConfigError: the file is there, and is another.
         """
         if self._rules.listeners is None:
             return None
-        counts = {name: len(topic.partitions) for name, topic in cluster.topics.items()}
-        wanted = server_properties(self._path, found.node_id, self._rules.listeners, counts)
+        wanted = server_properties(self._path, node_id, self._rules.listeners, counts)
         is_there = self._storage.info(self._properties_path) is not None
         if is_there and self._storage.read_file(self._properties_path, _LARGEST) != wanted.encode():
             raise ConfigError(

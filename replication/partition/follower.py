@@ -171,12 +171,20 @@ class FollowerSide:
         """
         self.truncate_to(offset, leader_epoch)
 
-    def take_start(self, offset: int, leader_epoch: int) -> None:
+    def take_start(self, offset: int, leader_end: int, leader_epoch: int) -> None:
         """Begin again at the start of the leader's log, which is above our end (R-129).
 
         As ``truncate_to``.
         """
         self.truncate_fully_and_start_at(offset, leader_epoch)
+
+    def begin_at_start(self, cut: int, leader_start: int, leader_epoch: int) -> None:
+        """Begin again at the start of the leader's log: ours differs from ``cut`` on, which is not
+        above it.
+
+        As ``truncate_to``.
+        """
+        self.truncate_fully_and_start_at(leader_start, leader_epoch)
 
     def _note_truncation(self, before: int, log: PartitionLog) -> None:
         after = log.log_end_offset

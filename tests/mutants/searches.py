@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from logstore.backup import Backup
 from logstore.testing import FaultyStorage
 from replication.decisions.truncation import TruncationRule
 from replication.simulator.exhaustive import Bounds, Model, Property
@@ -45,6 +46,7 @@ from tests.interrupts.searching import search as interrupt
 from tests.mutants import (  # noqa: F401
     MUTANTS,
     MonkeyPatch,
+    backups,
     cleaner,
     commands,
     coordinators,
@@ -66,7 +68,9 @@ from tests.mutants import (  # noqa: F401
 )
 from tests.mutants.scenarios import SCENARIOS
 from tests.support import stores
+from tests.support.backups import GrowingSource, RiggedStore
 from tests.support.until import patience
+from tests.unit.backup import test_backup, test_restore
 from tests.unit.directory import test_tiered
 from tests.unit.log import test_chdir, test_forks
 from tests.unit.mirror import (
@@ -581,6 +585,51 @@ OF_TIERS: list[tuple[str, Test]] = [
     )
 ]
 
+
+def _backing(test: Callable[[GrowingSource, RiggedStore], None]) -> Test:
+    def run(directory: Path) -> None:
+        source = GrowingSource(directory / "data")
+        source.write(transactions=True)
+        test(source, RiggedStore())
+
+    return _in_a_directory(run)
+
+
+def _beside(test: Callable[[GrowingSource, RiggedStore, Path], None]) -> Test:
+    """Of a test that makes more directories."""
+    return _backing(lambda source, store: test(source, store, source.path.parent))
+
+
+def _backed(test: Callable[[RiggedStore, Path], None]) -> Test:
+    def run(source: GrowingSource, store: RiggedStore) -> None:
+        Backup([source.path], store).run()
+        store.calls.clear()
+        (source.path.parent / "empty").mkdir()
+        test(store, source.path.parent / "empty")
+
+    return _backing(run)
+
+
+OF_BACKUPS: list[tuple[str, Test]] = [
+    ("a-commit-replaces-another", _beside(test_backup.test_two_backups_at_once_do_not_mix)),
+    (
+        "any-source-may-go-into-a-store",
+        _beside(test_backup.test_another_cluster_and_another_broker_are_refused),
+    ),
+    (
+        "damage-drops-what-the-store-has",
+        _backing(test_backup.test_damage_after_a_backup_costs_nothing_that_was_backed_up),
+    ),
+    (
+        "nothing-is-read-back",
+        _backing(test_backup.test_a_store_that_says_done_and_loses_is_noticed_before_the_commit),
+    ),
+    (
+        "objects-are-restored-as-they-come",
+        _backed(test_restore.test_bit_rot_is_named_before_anything_is_there),
+    ),
+]
+
 SEARCHES = {
     "cuts": history("cuts"),
     "lives": history("lives"),
@@ -591,6 +640,7 @@ SEARCHES = {
     "verify": history("verify"),
     "crash": history("crash"),
     "recovery": Search(_in_test, RECOVERY, tested=True),
+    "backups": Search(_in_test, OF_BACKUPS, tested=True),
     "interleavings": Search(_in_threads, seen("interleavings")),
     "interrupts": Search(_interrupted, seen("interrupts"), tested=True),
     "commands": Search(_by_commands, seen("commands")),

@@ -24,6 +24,4 @@ __all__ = [
     "Uncompared",
     "UncomparedReason",
     "check",
-    "partition_check",
-    "source_batches",
 ]

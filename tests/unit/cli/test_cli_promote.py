@@ -40,7 +40,9 @@ def test_a_directory_is_promoted_and_served(directory: Path, tmp_path: Path) -> 
 def test_a_part_is_refused_by_code_1_and_named(directory: Path) -> None:
     shutil.rmtree(directory / "orders-0")
     before = sorted(path.name for path in directory.iterdir())
+    tried = logstore("promote", str(directory), "--dry-run", code=1).stdout
     said = logstore("promote", str(directory), code=1).stdout
+    assert tried == said
     assert "missing: without a log: 1 partitions, offline" in said
     assert "(orders-0)" in said
     assert "not promoted, and nothing was changed: --partial leaves those offline" in said

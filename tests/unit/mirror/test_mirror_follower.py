@@ -144,17 +144,51 @@ class TestCuts:
         assert stage.end == 4
         assert isinstance(stage.failure, SourceContradictsError)
 
-    def test_what_lies_below_the_start_of_the_source_is_kept_if_the_logs_differ(self) -> None:
-        """Nothing of ours is surely its history: all of it is beside the log."""
-        stage = following((6, 2), epoch=2, here=((3, 1),))
-        stage.exchange()
+    @pytest.mark.parametrize("keep", [False, True])
+    def test_logs_that_differ_below_the_start_of_the_source(self, keep: bool) -> None:
+        """Only its log ends prove where it starts. What was cut is beside the log."""
+        stage = following((2, 0), (6, 2), epoch=3, here=((2, 0), (2, 1)), keep_deleted=keep)
+        gone = contents(stage.follower.log(), 2)
+        epochs = OffsetForLeaderPartitionResponse(TP, ErrorCode.NONE, 1, 4)  # it knew them then
+        stage.reply(OffsetForLeaderEpochResponse((epochs,)))
         stage.request()
-        stage.commit()
-        stage.leader.log().delete_records(4)
-        diverging = EpochEndOffset(-1, 4)
-        stage.reply(fetched(diverging_epoch=diverging, high_watermark=6, log_start_offset=4))
+        stage.leader.log().replica.update_high_watermark(8)
+        stage.leader.log().delete_records(5)
+        differs = fetched(
+            diverging_epoch=EpochEndOffset(0, 2), high_watermark=8, log_start_offset=5
+        )
+        stage.reply(differs)
         stage.settle()
-        stage.assert_equal_logs()
+        assert stage.events() == [("cut", 2, 4), ("lost", 2, 5)]
+        assert stage.kept() == [gone]
+        log = stage.follower.log()
+        assert [record.offset for record in log.records()] == [*([0, 1] if keep else []), 5, 6, 7]
+
+    @pytest.mark.parametrize("keep", [False, True])
+    def test_logs_that_differ_from_the_start_of_the_source_on(self, keep: bool) -> None:
+        stage = following((2, 0), (6, 2), epoch=3, here=((2, 0), (2, 1)), keep_deleted=keep)
+        epochs = OffsetForLeaderPartitionResponse(TP, ErrorCode.NONE, 1, 4)
+        stage.reply(OffsetForLeaderEpochResponse((epochs,)))
+        stage.request()
+        stage.leader.log().replica.update_high_watermark(8)
+        stage.leader.log().delete_records(2)
+        differs = fetched(
+            diverging_epoch=EpochEndOffset(0, 2), high_watermark=8, log_start_offset=2
+        )
+        stage.reply(differs)
+        stage.settle()
+        assert stage.events() == [("cut", 2, 4), *([] if keep else [("cut", 0, 2)])]
+        first = 0 if keep else 2
+        assert [record.offset for record in stage.follower.log().records()] == [*range(first, 8)]
+
+    def test_a_log_that_starts_above_its_end_is_not_followed(self) -> None:
+        stage = following((4, 1), epoch=2)
+        stage.exchange()
+        stage.reply(fetched(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        stage.reply(ListOffsetsResponse((ListOffsetsPartitionResponse(TP, offset=9),)))
+        stage.reply(ListOffsetsResponse((ListOffsetsPartitionResponse(TP, offset=1 << 40),)))
+        assert stage.end == 4
+        assert isinstance(stage.failure, SourceContradictsError)
 
 
 class TestWhatIsNotAppended:

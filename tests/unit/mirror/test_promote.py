@@ -448,6 +448,11 @@ def test_a_mirror_follows_no_more(storage: FaultyStorage) -> None:
     again = promote(D, storage=storage)
     assert (again.before, again.promoted) == (True, False)
     assert (again.cluster_id, again.node_id) == (first.cluster_id, first.node_id)
+    late = promote(D, PromotionRules(listeners=Listeners()), storage=storage)
+    assert late.server_properties == f"{D}/server.properties"
+    properties = storage.read_file(f"{D}/server.properties").decode()
+    assert "node.id=0\n" in properties
+    assert "offsets.topic.num.partitions=3\n" in properties
     with pytest.raises(ConfigError, match="was promoted already, as node 0"):
         promote(D, PromotionRules(node_id=3), storage=storage)
 
@@ -488,6 +493,15 @@ def test_a_directory_that_is_open_is_refused(storage: FaultyStorage) -> None:
         promote(D, storage=storage)
     lock.release()
     assert mirror_state(storage) is MirrorState.MIRRORING
+
+
+def test_a_directory_of_brokers_is_refused_whether_they_run_or_not(storage: FaultyStorage) -> None:
+    """Its name is that of a partition: ``broker-0``."""
+    lock, before = storage.lock(f"{D}/{LOCK}"), [each.name for each in storage.scan_dir(OLD)]
+    with pytest.raises(ConfigError, match=f"give {D}"):
+        promote(OLD, storage=storage)
+    lock.release()
+    assert [each.name for each in storage.scan_dir(OLD)] == before
 
 
 @pytest.mark.parametrize("cluster_id", ["", "short", "x" * 23, "!" * 22])

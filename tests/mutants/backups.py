@@ -1,0 +1,41 @@
+"""Broken backups: what they believe of a source and of a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logstore.backup import engine, restoring
+from logstore.backup.engine import Backup
+from logstore.backup.patience import PatientStore
+from logstore.backup.writer import SegmentWriter
+from tests.mutants import MonkeyPatch, mutant
+
+
+@mutant()
+def nothing_is_read_back(patch: MonkeyPatch) -> None:
+    patch.setattr(SegmentWriter, "_is_there", lambda *_: True)
+
+
+@mutant()
+def a_commit_replaces_another(patch: MonkeyPatch) -> None:
+    put = PatientStore.put
+
+    def mutant(self: PatientStore, *args: Any, only_if_absent: bool = False) -> None:
+        put(self, *args)
+
+    patch.setattr(PatientStore, "put", mutant)
+
+
+@mutant()
+def any_source_may_go_into_a_store(patch: MonkeyPatch) -> None:
+    patch.setattr(Backup, "_check_owner", lambda *_: None)
+
+
+@mutant()
+def objects_are_restored_as_they_come(patch: MonkeyPatch) -> None:
+    patch.setattr(restoring, "crc32c", lambda part, crc: 0)
+
+
+@mutant()
+def damage_drops_what_the_store_has(patch: MonkeyPatch) -> None:
+    patch.setattr(engine, "keeps_more", lambda known, scanned: False)
