@@ -52,6 +52,7 @@ class Mirror:
     Attributes:
         report: what was not mirrored as it came.
         log_manager: the logs, while it runs.
+        unmatched: patterns that match no topic which the source shows.
 
     Example::
 
@@ -75,6 +76,7 @@ class Mirror:
         self.directory = absolute_path(self._storage, os.fspath(directory)).rstrip("/") or "/"
         self.report = MirrorReport(self.directory, self._storage, self._clock)
         self.log_manager: LogManager | None = None
+        self.unmatched: tuple[str, ...] = ()
         self._access = access
         self._is_chosen = self.config.choice()
         self._identity: MirrorIdentity | None = None
@@ -279,6 +281,7 @@ class Mirror:
         assert following is not None
         assert identity is not None
         self._answered_ms, self._unreachable = self._now_ms(), ""
+        self.unmatched = self.config.unmatched(view.topics)
         if following.dead_fetchers and self._failure is None:
             self._failure = InvariantError("a fetcher has ended with an error, which the log has")
             self._stop_following()
