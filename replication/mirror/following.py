@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -257,17 +256,13 @@ class Following:
         self,
         plan: MirrorPlan,
         configs: Mapping[str, Mapping[str, str]],
-        forget_id: Callable[[uuid.UUID], None],
     ) -> None:
         """Carry out a plan. What fails for one partition does not stop the others.
 
         Args:
             configs: of topics, where they are known.
-            forget_id: notes, durably, that a topic's id must not come back.
         """
         for each in plan.replaced:
-            if each.old_id is not None:
-                forget_id(each.old_id)
             self.set_aside(each, "the source has another topic of that name")
         self._note_gone(plan.gone)
         self._fetchers.remove_fetchers(plan.pause)
