@@ -203,7 +203,10 @@ class Following:
         if partition is None or log is None or partition.follower.source_high_watermark < 0:
             return False
         snapshot = log.core.snapshot
-        return min(snapshot.high_watermark, snapshot.log_end_offset) >= end
+        reached = min(snapshot.high_watermark, snapshot.log_end_offset)
+        if reached == snapshot.log_end_offset:
+            reached = max(reached, partition.follower.gap_end)
+        return reached >= end
 
     def status(self) -> dict[TopicPartition, MirroredStatus]:
         """How far each partition is."""
@@ -236,7 +239,8 @@ class Following:
         elif not is_led or known < 0:
             state = PartitionState.WAITING
         else:
-            state = PartitionState.CAUGHT_UP if end >= known else PartitionState.BEHIND
+            reached = max(end, follower.gap_end) >= known
+            state = PartitionState.CAUGHT_UP if reached else PartitionState.BEHIND
         reason = refused if error is None else str(error)
         if follower.refusal is not None:
             reason = reason or f"the source says {follower.refusal.name}"
@@ -248,6 +252,7 @@ class Following:
             follower.received,
             follower.cuts,
             reason,
+            max(0, follower.gap_end - end),
         )
 
     # -- changes -------------------------------------------------------------------------------

@@ -343,6 +343,53 @@ def test_records_are_deleted_at_the_source(keep: bool, tmp_path: Path) -> None:
     check_verifies(tmp_path)
 
 
+def test_all_is_deleted_at_the_source_before_it_is_read(tmp_path: Path) -> None:
+    """What is here is kept, and there is nothing to wait for; the loss is said once (X-175)."""
+    with _source() as source:
+        with mirroring(source, tmp_path, keep_deleted=True):
+            until_equal(source, tmp_path)
+        end = end_of(tmp_path, ORDERS)
+        log = source.log("orders")
+
+        def expire() -> None:
+            grow(log, 5)
+            log.log_start = log.base = log.end
+            log.batches.clear()
+
+        for run in range(3):
+            if run != 1:
+                source.change(expire)
+            with mirroring(source, tmp_path, keep_deleted=True) as mirror:
+                assert mirror.catch_up(10_000)
+                status = mirror.status.partitions[ORDERS]
+                assert (status.lag, status.log_end_offset) == (0, end)
+        spans = [(each["from"], each["to"]) for each in report_of(tmp_path)]
+        assert spans == [(end, end + 10), (end + 10, end + 20)]
+        source.change(lambda: grow(log))
+        with mirroring(source, tmp_path, keep_deleted=True) as mirror:
+            assert mirror.catch_up(10_000)
+            assert end_of(tmp_path, ORDERS) == log.end
+
+
+def test_all_is_deleted_at_the_source_before_the_first_record_came(tmp_path: Path) -> None:
+    with _source() as source:
+        log = source.log("orders")
+        source.lies.append(on_parts(lambda part: part._replace(records=b""), topic="orders"))
+        with mirroring(source, tmp_path) as mirror:
+            until(lambda: mirror.status.lag > 0, "it knows of records")
+            end = log.end
+
+            def expire() -> None:
+                log.log_start = log.base = log.end
+                log.batches.clear()
+                source.lies.clear()
+
+            source.change(expire)
+            until(lambda: report_of(tmp_path), "the loss is reported")
+        (event,) = report_of(tmp_path)
+        assert (event["kind"], event["from"], event["to"]) == ("lost", 0, end)
+
+
 def test_the_log_starts_inside_a_batch(tmp_path: Path) -> None:
     """The first batch begins below the offset that was asked for."""
     log = log_of((3, 0), (3, 1), size=4)
