@@ -37,9 +37,6 @@ logger = get_logger(__name__)
 _LOCAL_TIER: Final = "kafka-tiered-storage"
 """What ``LocalTieredStorage`` makes in the directory that it is given."""
 
-_BACKUPS_MAX: Final = 10**12
-"""Moments from here on are times, in ms since the epoch."""
-
 _PINNED: Final = re.compile(rf"{TIER_SCHEME}(\d{{1,4}})(?:\.(\d{{1,19}}))?\+(.*)", re.DOTALL)
 
 
@@ -143,7 +140,7 @@ def _opened(base: str, moment: int) -> tuple[Storage, str]:
     path = path.rstrip("/")
     objects = Objects(storage)
     layout: RemoteLayout
-    is_backup = 0 < moment < _BACKUPS_MAX  # known without a listing
+    is_backup = 0 < moment <= keys.COMMIT_NUMBER_MAX  # known without a listing
     kind = StoreKind.BACKUP if is_backup else kind_of(storage, path, storage.scan_dir(path))
     if kind is StoreKind.BACKUP:
         commit = _kept_commit(storage, path, moment) if moment else _newest_backup(storage, path)
