@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from checkpoints.loggers import get_logger
@@ -143,7 +143,11 @@ def _opened(base: str, moment: int) -> tuple[Storage, str]:
     is_backup = 0 < moment <= keys.COMMIT_NUMBER_MAX  # known without a listing
     kind = StoreKind.BACKUP if is_backup else kind_of(storage, path, storage.scan_dir(path))
     if kind is StoreKind.BACKUP:
-        commit = _kept_commit(storage, path, moment) if moment else _newest_backup(storage, path)
+        commit = (
+            _kept_commit(cast(Any, storage), path, moment)
+            if moment
+            else _newest_backup(storage, path)
+        )
         layout = BackupLayout(commit, path)
     elif kind is StoreKind.TIERED:
         layout = TieredLayout(objects, path)
@@ -188,7 +192,7 @@ def _newest_backup(storage: Storage, root: str) -> BackupCommit:
     reasons = []
     for number in sorted((n for n in names if n), reverse=True):
         try:
-            return _kept_commit(storage, root, number)
+            return _kept_commit(cast(Any, storage), root, number)
         except OSError as error:
             if not isinstance(error, BrokenTierError):
                 raise

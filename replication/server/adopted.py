@@ -159,7 +159,7 @@ def _viewed(
         raise ConfigError(f"{shown(given[0])}: of a store only a backup can be adopted, read-only")
     _, _, below = path.rpartition("://")
     path = f"/{below.lstrip('/')}"
-    return view.under(path), [path]  # type: ignore[return-value]
+    return view.under(path), [path]
 
 
 def _checked(found: Iterable[int], brokers: int | None, config: ServerConfig) -> list[int]:
