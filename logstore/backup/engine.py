@@ -551,6 +551,14 @@ class _PartitionRun:
             if not scanned.size:
                 return None
         end = max(end, scanned.end_offset)
+        if known is not None and (known.log_size, known.log_crc, known.end_offset) == (
+            scanned.size,
+            scanned.crc,
+            end,
+        ):
+            self.result.kept += 1
+            self.work.count(segment.size)
+            return replace(known, closed=closed)
         there = self.put.get((scanned.base_offset, end, scanned.crc))
         if there is not None:  # by an earlier look, which something else ended
             return self._counted(there)
