@@ -16,7 +16,7 @@ from logstore.cli.common.verify_output import progress_bar
 from replication.cli.connection import source_options
 from replication.cli.promote import promote
 from replication.cli.quantities import RATE, SECONDS
-from replication.cli.serve import address
+from replication.cli.serve import host_and_port
 
 if TYPE_CHECKING:
     from replication.mirror.continuous_backup import ContinuousBackup
@@ -130,7 +130,7 @@ def mirror(
     if http is not None:
         from replication.server.serving import HttpListener
 
-        listener = HttpListener(*address("--http", http), allow_plaintext)
+        listener = HttpListener(*host_and_port("--http", http), allow_plaintext)
     ctx.exit(run(MirrorOptions(source, directory, config, once, listener, make_backup, as_json)))
 
 
