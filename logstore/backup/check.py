@@ -280,13 +280,18 @@ class _Check:
                 young[key.topic] += len(objects)
             elif delete:
                 doomed.append(key)
-                self._report.deleted += (found.key for found in objects.values())
             else:
                 reason = "no backup names it"
                 if ids.get(key.topic, key.topic_id) != key.topic_id:
                     reason += "; it is of an earlier topic of this name"
                 for found in objects.values():
                     self._find(BackupFault.ORPHAN, found.key, reason)
+        taken = self._taken_meanwhile(doomed)
+        for key in taken:
+            young[key.topic] += len(SEGMENT_SUFFIXES)
+        doomed = [key for key in doomed if key not in taken]
+        there = dict(unnamed)
+        self._report.deleted += (found.key for key in doomed for found in there[key].values())
         gone = objects_of(doomed)
         for start in range(0, len(gone), _DELETED_AT_ONCE):
             self._store.delete(gone[start : start + _DELETED_AT_ONCE])
@@ -295,6 +300,18 @@ class _Check:
                 f"{sum(young.values())} objects are named by no backup and too young to be "
                 "orphans: a backup may be on its way"
             )
+
+    def _taken_meanwhile(self, doomed: list[SegmentKey]) -> set[SegmentKey]:
+        """Those of which an object is young by now: a backup that is on its way puts the manifest
+        of a segment again that it takes over."""
+        found = set[SegmentKey]()
+        wanted, oldest = set(doomed), self._now_ms - self._options.older_than_ms
+        for directory in {key.directory for key in doomed}:
+            for listed in self._store.list(f"{directory}/"):
+                parsed = parse_key(listed.key)
+                if parsed is not None and parsed[0] in wanted and listed.mtime_ms > oldest:
+                    found.add(parsed[0])
+        return found
 
     def _foreign(
         self, key: SegmentKey, objects: dict[str, StoredObject], newest: BackupCommit

@@ -13,6 +13,7 @@ from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore.backup.configs import topic_configs
 from logstore.backup.content import (
+    Commits,
     StoreContent,
     faults_in,
     holes,
@@ -67,9 +68,10 @@ from logstore.tiers import (
     ObjectStore,
     PartitionBackup,
     StoredSegment,
+    StoreUnavailableError,
     TopicBackup,
 )
-from logstore.tiers.keys import COMMIT_NUMBER_MAX, commit_key
+from logstore.tiers.keys import COMMIT_NUMBER_MAX, LOG, commit_key
 from logstore.tiers.manifest import Epochs
 
 Progress = Callable[[int, int], None]
@@ -272,8 +274,17 @@ class Backup:
             owner.node_id,
             self._ids(),
         )
+        self._check_all_is_there(commit)
         self._put_commit(commit)
         report.number, report.committed = commit.number, True
+
+    def _check_all_is_there(self, commit: BackupCommit) -> None:
+        """Nobody names yet what this run has put, so that a check may have taken it for orphans."""
+        lost = read_content(self._store, Commits({}, commit, [])).lost
+        for *_, segment, key in segments_of(commit):
+            if segment.segment_id in lost:
+                reason = "was deleted before the backup was there; the next run puts it again"
+                raise StoreUnavailableError(key.key(LOG), reason, True, self._store.uri)
 
     def _put_commit(self, commit: BackupCommit) -> None:
         """Put the commit where none is, and look whether it is ours that is there."""
@@ -551,6 +562,14 @@ class _PartitionRun:
             if not scanned.size:
                 return None
         end = max(end, scanned.end_offset)
+        if known is not None and (known.log_size, known.log_crc, known.end_offset) == (
+            scanned.size,
+            scanned.crc,
+            end,
+        ):
+            self.result.kept += 1
+            self.work.count(segment.size)
+            return replace(known, closed=closed)
         there = self.put.get((scanned.base_offset, end, scanned.crc))
         if there is not None:  # by an earlier look, which something else ended
             return self._counted(there)

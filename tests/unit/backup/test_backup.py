@@ -534,6 +534,22 @@ def test_what_retention_deleted_leaves_the_backup_and_keep_deletes_its_objects(
     assert_equal(source.path, store, tmp_path / "back")
 
 
+def test_a_source_that_stays_damaged_makes_no_backup_after_backup(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    log = source.logs()[1]
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    first = backup(source, store)
+    assert len(first.findings) == 1
+    objects = len(store.objects())
+    again = backup(source, store)
+    assert again.findings == first.findings
+    assert (again.number, again.committed) == (1, False)
+    assert len(store.objects()) == objects
+
+
 def test_the_last_backup_of_what_the_source_lacks_is_never_dropped(
     source: GrowingSource, store: RiggedStore, tmp_path: Path
 ) -> None:
