@@ -209,6 +209,10 @@ class ScriptedSource:
         return ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in self._listeners)
 
     @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    @property
     def servers(self) -> list[tuple[str, int]]:
         return [("127.0.0.1", each.getsockname()[1]) for each in self._listeners]
 
