@@ -112,7 +112,8 @@ class SourceLog:
         return self.end if self.high_watermark is None else min(self.high_watermark, self.end)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        found, size = [], 0
+        found: list[bytes] = []
+        size = 0
         for batch in self.batches:
             head = header_of(batch)
             if head.last < offset:
