@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from logstore.backup.content import (
     Commits,
     NoBackupError,
     fault_of,
+    faults_in,
     fits,
     holes,
     objects_of,
@@ -21,7 +22,6 @@ from logstore.backup.content import (
 )
 from logstore.backup.patience import PatientStore
 from logstore.backup.report import BackupFault, BackupFinding, PartitionResult
-from logstore.backup.writer import object_crc
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.json_fields import json_fields
 from logstore.common.parallel import run_all
@@ -32,21 +32,18 @@ from logstore.tiers import (
     ObjectStore,
     SegmentFacts,
     SegmentKey,
-    SegmentManifest,
     StoredObject,
     StoredSegment,
 )
 from logstore.tiers.keys import (
     FACTS,
-    INDEXES,
-    LOG,
     MANIFEST,
     SEGMENT_SUFFIXES,
     commit_key,
     parse_commit_key,
     parse_key,
 )
-from logstore.tiers.manifest import FACTS_SIZE_MAX, MANIFEST_SIZE_MAX
+from logstore.tiers.manifest import FACTS_SIZE_MAX
 
 DAY_MS = 86_400_000
 _AT_ONCE = 6
@@ -246,50 +243,11 @@ class _Check:
     def _read_segment(
         self, key: SegmentKey, segment: StoredSegment
     ) -> list[tuple[BackupFault, str, str]]:
-        found: list[tuple[BackupFault, str, str]] = []
-        for suffix, size, crc in (
-            (LOG, segment.log_size, segment.log_crc),
-            (INDEXES, segment.indexes_size, segment.indexes_crc),
-        ):
-            place = key.key(suffix)
-            try:
-                there = object_crc(self._store, place, size)
-            except ObjectNotFoundError as error:
-                found.append((BackupFault.MISSING, place, error.reason))
-                continue
-            if there is None:
-                found.append((BackupFault.TORN, place, f"it does not have {size} bytes"))
-            elif there != crc:
-                reason = f"its checksum is {there:08x}, its backup has {crc:08x}"
-                found.append((BackupFault.TORN, place, reason))
-            if self._progress is not None:
-                self._done += size
-                self._progress(self._done, self._total)
-        found += self._small_faults(key, segment)
+        found = faults_in(self._store, key, segment)
+        if self._progress is not None:
+            self._done += segment.log_size + segment.indexes_size
+            self._progress(self._done, self._total)
         return found
-
-    def _small_faults(
-        self, key: SegmentKey, segment: StoredSegment
-    ) -> Iterable[tuple[BackupFault, str, str]]:
-        """What manifest and facts say that is not so."""
-        place = key.key(MANIFEST)
-        try:
-            data = self._store.get(place, 0, MANIFEST_SIZE_MAX)
-            manifest = SegmentManifest.from_json(place, data)
-            if (
-                not manifest.chunk_index.is_plain
-                or manifest.chunk_index.original_size != segment.log_size
-                or manifest.indexes != segment.index_parts
-            ):
-                yield BackupFault.MALFORMED, place, "it describes other objects"
-            place = key.key(FACTS)
-            facts = SegmentFacts.from_json(place, self._store.get(place, 0, FACTS_SIZE_MAX))
-            if (facts.key, facts.segment.log_crc) != (key, segment.log_crc):
-                yield BackupFault.MALFORMED, place, "they are those of another segment"
-        except MalformedManifestError as error:
-            yield BackupFault.MALFORMED, place, error.reason
-        except ObjectNotFoundError as error:
-            yield BackupFault.MISSING, place, error.reason
 
     # -- orphans -------------------------------------------------------------------------------
 
@@ -322,13 +280,18 @@ class _Check:
                 young[key.topic] += len(objects)
             elif delete:
                 doomed.append(key)
-                self._report.deleted += (found.key for found in objects.values())
             else:
                 reason = "no backup names it"
                 if ids.get(key.topic, key.topic_id) != key.topic_id:
                     reason += "; it is of an earlier topic of this name"
                 for found in objects.values():
                     self._find(BackupFault.ORPHAN, found.key, reason)
+        taken = self._taken_meanwhile(doomed)
+        for key in taken:
+            young[key.topic] += len(SEGMENT_SUFFIXES)
+        doomed = [key for key in doomed if key not in taken]
+        there = dict(unnamed)
+        self._report.deleted += (found.key for key in doomed for found in there[key].values())
         gone = objects_of(doomed)
         for start in range(0, len(gone), _DELETED_AT_ONCE):
             self._store.delete(gone[start : start + _DELETED_AT_ONCE])
@@ -337,6 +300,18 @@ class _Check:
                 f"{sum(young.values())} objects are named by no backup and too young to be "
                 "orphans: a backup may be on its way"
             )
+
+    def _taken_meanwhile(self, doomed: list[SegmentKey]) -> set[SegmentKey]:
+        """Those of which an object is young by now: a backup that is on its way puts the manifest
+        of a segment again that it takes over."""
+        found = set[SegmentKey]()
+        wanted, oldest = set(doomed), self._now_ms - self._options.older_than_ms
+        for directory in {key.directory for key in doomed}:
+            for listed in self._store.list(f"{directory}/"):
+                parsed = parse_key(listed.key)
+                if parsed is not None and parsed[0] in wanted and listed.mtime_ms > oldest:
+                    found.add(parsed[0])
+        return found
 
     def _foreign(
         self, key: SegmentKey, objects: dict[str, StoredObject], newest: BackupCommit

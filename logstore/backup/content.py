@@ -9,14 +9,16 @@ from typing import NamedTuple
 
 from logstore.backup.patience import PatientStore
 from logstore.backup.report import BackupFault, BackupFinding
-from logstore.backup.writer import OrphanSegment
+from logstore.backup.writer import OrphanSegment, object_crc
 from logstore.common.errors import LogstoreError
 from logstore.tiers import (
     BackupCommit,
     MalformedManifestError,
     ObjectNotFoundError,
     PartitionBackup,
+    SegmentFacts,
     SegmentKey,
+    SegmentManifest,
     StoredObject,
     StoredSegment,
     TopicBackup,
@@ -32,7 +34,7 @@ from logstore.tiers.keys import (
     parse_commit_key,
     parse_key,
 )
-from logstore.tiers.manifest import COMMIT_SIZE_MAX
+from logstore.tiers.manifest import COMMIT_SIZE_MAX, FACTS_SIZE_MAX, MANIFEST_SIZE_MAX
 
 CLOCKS_APART_MS = 3_600_000
 """How far the clocks of a store and of this machine may differ."""
@@ -213,6 +215,56 @@ def fault_of(
         return BackupFault.MISSING, "it is not in the store"
 
 
+def faults_in(
+    store: PatientStore, key: SegmentKey, segment: StoredSegment
+) -> list[tuple[BackupFault, str, str]]:
+    """What is wrong with the objects of a segment, and where; reads every byte of them.
+
+    Raises:
+        StoreError: the store refused.
+    """
+    found: list[tuple[BackupFault, str, str]] = []
+    for suffix, size, crc in (
+        (LOG, segment.log_size, segment.log_crc),
+        (INDEXES, segment.indexes_size, segment.indexes_crc),
+    ):
+        place = key.key(suffix)
+        try:
+            there = object_crc(store, place, size)
+        except ObjectNotFoundError as error:
+            found.append((BackupFault.MISSING, place, error.reason))
+            continue
+        if there is None:
+            found.append((BackupFault.TORN, place, f"it does not have {size} bytes"))
+        elif there != crc:
+            reason = f"its checksum is {there:08x}, its backup has {crc:08x}"
+            found.append((BackupFault.TORN, place, reason))
+    return [*found, *_small_faults(store, key, segment)]
+
+
+def _small_faults(
+    store: PatientStore, key: SegmentKey, segment: StoredSegment
+) -> Iterator[tuple[BackupFault, str, str]]:
+    """What manifest and facts say that is not so."""
+    place = key.key(MANIFEST)
+    try:
+        manifest = SegmentManifest.from_json(place, store.get(place, 0, MANIFEST_SIZE_MAX))
+        if (
+            not manifest.chunk_index.is_plain
+            or manifest.chunk_index.original_size != segment.log_size
+            or manifest.indexes != segment.index_parts
+        ):
+            yield BackupFault.MALFORMED, place, "it describes other objects"
+        place = key.key(FACTS)
+        facts = SegmentFacts.from_json(place, store.get(place, 0, FACTS_SIZE_MAX))
+        if (facts.key, facts.segment.log_crc) != (key, segment.log_crc):
+            yield BackupFault.MALFORMED, place, "they are those of another segment"
+    except MalformedManifestError as error:
+        yield BackupFault.MALFORMED, place, error.reason
+    except ObjectNotFoundError as error:
+        yield BackupFault.MISSING, place, error.reason
+
+
 def objects_of(keys: Iterable[SegmentKey]) -> list[str]:
     """The objects of segments in the order in which they are deleted: the manifest first, so that
     no reader sees half a segment."""
@@ -226,6 +278,7 @@ __all__ = [
     "NoBackupError",
     "StoreContent",
     "fault_of",
+    "faults_in",
     "fits",
     "holes",
     "key_of",

@@ -13,14 +13,16 @@ from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore.backup.configs import topic_configs
 from logstore.backup.content import (
+    Commits,
     StoreContent,
+    faults_in,
     holes,
-    objects_of,
     read_commit,
     read_commits,
     read_content,
     segments_of,
 )
+from logstore.backup.keeping import prune, what_vanished
 from logstore.backup.patience import PATIENT, Patience, PatientStore, Pause, wait
 from logstore.backup.report import BackupFault, BackupFinding, BackupReport, PartitionResult
 from logstore.backup.scan import (
@@ -52,7 +54,7 @@ from logstore.backup.writer import (
     SegmentWriter,
 )
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.errors import CorruptBatchError, LogstoreError
+from logstore.common.errors import ConfigError, CorruptBatchError, LogstoreError
 from logstore.common.parallel import run_all
 from logstore.common.random_id import RandomId, random_id
 from logstore.directory.errors import ListingOutdatedError
@@ -67,9 +69,10 @@ from logstore.tiers import (
     ObjectStore,
     PartitionBackup,
     StoredSegment,
+    StoreUnavailableError,
     TopicBackup,
 )
-from logstore.tiers.keys import commit_key
+from logstore.tiers.keys import COMMIT_NUMBER_MAX, LOG, commit_key
 from logstore.tiers.manifest import Epochs
 
 Progress = Callable[[int, int], None]
@@ -111,7 +114,8 @@ class BackupOptions:
     Attributes:
         read_back: what is read back of each segment before it counts.
         keep: how many backups stay, the newest ones; 0 for all. What only dropped ones name is
-            deleted.
+            deleted. A backup stays as well while no later one has as much of a partition.
+        drop_deleted: drop these, too, and believe a source that has nothing any more.
         topic_configs: configurations of topics that are kept elsewhere; by default those of a
             metadata log in the directories.
         broker: which broker's directories, if there are several.
@@ -119,6 +123,7 @@ class BackupOptions:
 
     read_back: ReadBack = ReadBack.TAIL
     keep: int = 0
+    drop_deleted: bool = False
     topic_configs: Mapping[str, Mapping[str, str]] | None = None
     broker: str = ""
     patience: Patience = PATIENT
@@ -177,7 +182,10 @@ class Backup:
         report.cluster_id = owner.cluster_id
         report.notes += (f"passed over: {finding}" for finding in commits.findings)
         self._check_owner(owner, commits.newest)
+        self._check_there_is_something(topics, commits.newest)
         content = read_content(self._store, commits)
+        if self.options.read_back is ReadBack.FULL:
+            self._read_what_is_there(content, report)
         writer = SegmentWriter(
             self._store, owner, self.options.read_back, ids=self._ids, clock=self._clock
         )
@@ -186,7 +194,7 @@ class Backup:
         report.partitions.sort(key=lambda part: (part.topic, part.partition))
         self._commit(owner, content, backed, report)
         if self.options.keep:
-            report.pruned = prune(self._store, self.options.keep)
+            prune(self._store, self.options.keep, report, drop_deleted=self.options.drop_deleted)
         report.lied, report.retries = writer.lied, self._store.retries
         report.requests = dict(self._store.requests)
         return report
@@ -210,6 +218,35 @@ class Backup:
                     "give each a prefix of its own",
                 )
 
+    def _check_there_is_something(
+        self, topics: Sequence[BackedTopic], newest: BackupCommit | None
+    ) -> None:
+        if topics:
+            return
+        if self._wanted is not None:
+            raise ConfigError("the directories have none of the topics that are wanted")
+        if newest is not None and newest.topics and not self.options.drop_deleted:
+            raise BackupRefusedError(
+                self._store.uri,
+                f"backup {newest.number} has {len(newest.topics)} topics, and the directories have "
+                "none: is a disk not mounted? --drop-deleted backs up nothing all the same",
+            )
+
+    def _read_what_is_there(self, content: StoreContent, report: BackupReport) -> None:
+        """Count as lost what the newest backup names and the store has changed."""
+        tasks = [
+            partial(faults_in, self._store, key, segment)
+            for *_, segment, key in segments_of(content.commits.newest)
+            if segment.segment_id not in content.lost
+        ]
+        outcomes = run_all(tasks, self.options.puts_at_once, "logstore-backup-read")
+        for task, (faults, error) in zip(tasks, outcomes, strict=False):
+            if error is not None:
+                raise error
+            for _, place, reason in faults or ():
+                report.notes.append(f"{printable(place)}: {reason}: counts as lost")
+                content.lost.add(task.args[1].segment_id)
+
     # -- the commit ----------------------------------------------------------------------------
 
     def _commit(
@@ -220,31 +257,42 @@ class Backup:
         report: BackupReport,
     ) -> None:
         newest = content.commits.newest
-        there = {topic.topic for topic in topics}
-        for topic in newest.topics if newest else ():
-            if topic.topic in there:
-                continue
-            if self._wanted is not None and not self._wanted(topic.topic):
-                topics.append(topic)
+        if newest is not None and self._wanted is not None:
+            there = {topic.topic for topic in topics}
+            others = (topic for topic in newest.topics if not self._wanted(topic.topic))
+            topics.extend(topic for topic in others if topic.topic not in there)
+        for vanished in what_vanished(newest, topics) if newest else ():
+            if isinstance(vanished, BackupFinding):
+                report.findings.append(vanished)
             else:
-                report.notes.append(
-                    f"{printable(topic.topic)} is no more in the source; backups up to "
-                    f"{newest.number if newest else 0} have it"
-                )
+                report.notes.append(vanished)
         topics.sort(key=lambda topic: topic.topic)
         if newest is not None and newest.topics == tuple(topics):
             report.number = newest.number
             return
+        number = content.commits.next_number
+        if number > COMMIT_NUMBER_MAX:
+            reason = f"{commit_key(number - 1)} leaves no number for another backup: delete it"
+            raise BackupRefusedError(self._store.uri, reason)
         commit = BackupCommit(
-            content.commits.next_number,
+            number,
             owner.cluster_id,
             self._clock.wall_ms(),
             tuple(topics),
             owner.node_id,
             self._ids(),
         )
+        self._check_all_is_there(commit)
         self._put_commit(commit)
         report.number, report.committed = commit.number, True
+
+    def _check_all_is_there(self, commit: BackupCommit) -> None:
+        """Nobody names yet what this run has put, so that a check may have taken it for orphans."""
+        lost = read_content(self._store, Commits({}, commit, [])).lost
+        for *_, segment, key in segments_of(commit):
+            if segment.segment_id in lost:
+                reason = "was deleted before the backup was there; the next run puts it again"
+                raise StoreUnavailableError(key.key(LOG), reason, True, self._store.uri)
 
     def _put_commit(self, commit: BackupCommit) -> None:
         """Put the commit where none is, and look whether it is ours that is there."""
@@ -259,29 +307,6 @@ class Backup:
                 f"another backup became number {commit.number} meanwhile; what this one has put "
                 "stays, and the next run takes it",
             )
-
-
-def prune(store: PatientStore, keep: int) -> int:
-    """Drop all backups but the newest ``keep``, and the segments that only they name.
-
-    Returns how many objects were deleted. The commits go first, so that none names what is gone.
-
-    Raises:
-        MalformedManifestError: a backup cannot be read, so what it names is not known.
-    """
-    listed = sorted(read_commits(store).listed)
-    dropped, kept = listed[:-keep], listed[-keep:]
-    if not dropped:
-        return 0
-    named = {key for number in dropped for *_, key in segments_of(read_commit(store, number))}
-    for number in kept:
-        named -= {key for *_, key in segments_of(read_commit(store, number))}
-    keys = [commit_key(number) for number in dropped]
-    store.delete(keys)
-    objects = objects_of(sorted(named))
-    for start in range(0, len(objects), 1000):
-        store.delete(objects[start : start + 1000])
-    return len(keys) + len(objects)
 
 
 class _InFlight:
@@ -325,6 +350,9 @@ class _Work:
         self._lock = threading.Lock()
         self._done = self._total = 0
         newest = content.commits.newest
+        self._counted = {
+            topic.topic_id: topic.partition_count for topic in (newest.topics if newest else ())
+        }
         self._before = {
             (topic.topic_id, part.partition): part
             for topic in (newest.topics if newest else ())
@@ -347,7 +375,7 @@ class _Work:
             TopicBackup(
                 topic.topic,
                 topic.topic_id,
-                topic.partition_count,
+                max(topic.partition_count, self._counted.get(topic.topic_id, 0)),
                 dict(topic.properties.values),
                 topic.properties.revision,
                 tuple(found[topic.topic]),
@@ -500,7 +528,7 @@ class _PartitionRun:
             layout.high_watermark,
             end,
             segments,
-            tuple(pair for pair in self.epochs if pair[1] <= end),
+            tuple(pair for pair in with_later(self.epochs, segments) if pair[1] <= end),
         )
         for path, first, last, reason in self.damaged:
             self.work.find(BackupFault.DAMAGED, layout, reason, place=path, first=first, end=last)
@@ -544,6 +572,14 @@ class _PartitionRun:
             if not scanned.size:
                 return None
         end = max(end, scanned.end_offset)
+        if known is not None and (known.log_size, known.log_crc, known.end_offset) == (
+            scanned.size,
+            scanned.crc,
+            end,
+        ):
+            self.result.kept += 1
+            self.work.count(segment.size)
+            return replace(known, closed=closed)
         there = self.put.get((scanned.base_offset, end, scanned.crc))
         if there is not None:  # by an earlier look, which something else ended
             return self._counted(there)
@@ -655,6 +691,14 @@ def agrees(stored: Epochs, now: Epochs) -> bool:
     return True
 
 
+def with_later(epochs: Epochs, segments: Iterable[StoredSegment]) -> Epochs:
+    """The epochs of a log, with those that its batches have and its file does not have yet."""
+    found = list(epochs)
+    for segment in segments:
+        found += (pair for pair in segment.leader_epochs if not found or pair[0] > found[-1][0])
+    return tuple(found)
+
+
 def keeps_more(known: StoredSegment, scanned: ScannedSegment) -> bool:
     """Whether what is stored of a segment reaches beyond the damage in it.
 
@@ -672,5 +716,5 @@ __all__ = [
     "Progress",
     "agrees",
     "keeps_more",
-    "prune",
+    "with_later",
 ]

@@ -19,6 +19,8 @@ class BackupFault(StrEnum):
     """A partition of the source changed faster than it could be read."""
     HOLE = "hole"
     """Offsets between log start and end that no object has."""
+    GONE = "gone"
+    """A partition that the backup before has is not in the source, and its topic is."""
     MISSING = "missing"
     """An object that a commit names is not there."""
     TORN = "torn"

@@ -98,7 +98,7 @@ def backup() -> None:
     type=click.Choice(["tail", "full", "none"]),
     default="tail",
     show_default=True,
-    help="What is read back of each new segment before it counts.",
+    help="What is read back of each new segment before it counts; full: of all others, too.",
 )
 @click.option(
     "--keep",
@@ -106,6 +106,11 @@ def backup() -> None:
     default=None,
     metavar="N",
     help="Drop all but the newest N backups, and the segments that only those had.",
+)
+@click.option(
+    "--drop-deleted",
+    is_flag=True,
+    help="Drop also the last backup of what the source no longer has.",
 )
 @click.option("--threads", type=Number(1, 64), default=8, help="Segments that are put at once.")
 @json_option
@@ -118,6 +123,7 @@ def run(
     broker: str,
     read_back: str,
     keep: int | None,
+    drop_deleted: bool,
     threads: int,
     as_json: bool,
 ) -> None:
@@ -135,7 +141,11 @@ def run(
     from logstore.tiers import open_store
 
     options = BackupOptions(
-        read_back=ReadBack(read_back), keep=keep or 0, broker=broker, puts_at_once=threads
+        read_back=ReadBack(read_back),
+        keep=keep or 0,
+        drop_deleted=drop_deleted,
+        broker=broker,
+        puts_at_once=threads,
     )
     with progress_bar(quiet=as_json) as progress, warnings_in_reports():
         report = Backup(

@@ -25,6 +25,9 @@ SEGMENT_SUFFIXES: Final = (LOG, INDEXES, FACTS, MANIFEST)
 COMMITS: Final = "logstore-backup"
 """The folder of commits, one for each whole backup."""
 
+COMMIT_NUMBER_MAX: Final = 10**12 - 1
+"""Numbers beyond are none of a backup: views of other stores have times there, in ms."""
+
 _ID_LENGTH: Final = 22
 _NAME: Final = re.compile(r"(\d{20})-([A-Za-z0-9_-]{22})(\.[a-z-]+)", re.ASCII)
 _COMMIT: Final = re.compile(rf"{COMMITS}/(\d{{20}})\.json", re.ASCII)
@@ -125,7 +128,8 @@ def commit_key(number: int) -> str:
 
 def parse_commit_key(key: str) -> int | None:
     match = _COMMIT.fullmatch(key)
-    return int(match[1]) if match else None
+    number = int(match[1]) if match else 0
+    return number if 0 < number <= COMMIT_NUMBER_MAX else None
 
 
 def is_key(key: str) -> bool:
@@ -139,6 +143,7 @@ def is_key(key: str) -> bool:
 
 __all__ = [
     "COMMITS",
+    "COMMIT_NUMBER_MAX",
     "FACTS",
     "INDEXES",
     "LOG",

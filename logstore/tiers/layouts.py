@@ -191,16 +191,12 @@ class BackupLayout:
         node = commit.node_id if commit.node_id >= 0 else None
         version = 1 if commit.cluster_id and node is not None else 0
         starts = {tp: each.log_start_offset for tp, _, each in commit.partitions()}
-        marks = {
-            tp: each.high_watermark
-            for tp, _, each in commit.partitions()
-            if each.high_watermark >= 0
-        }
+        # What was put was committed, also where no high watermark was on file.
         ends = {tp: each.end_offset for tp, _, each in commit.partitions()}
         # What was put was verified: a broker on top of it need not read all to recover it.
         found = {
             LOG_START: _written(OffsetCheckpoint, "write", starts),
-            HIGH_WATERMARK: _written(OffsetCheckpoint, "write", marks),
+            HIGH_WATERMARK: _written(OffsetCheckpoint, "write", ends),
             RECOVERY_POINT: _written(OffsetCheckpoint, "write", ends),
             CLEAN_SHUTDOWN: b'{"version":0,"brokerEpoch":-1}',
         }
@@ -217,8 +213,18 @@ def _partition_files(topic: TopicBackup, partition: PartitionBackup) -> dict[str
     if topic.config or topic.config_revision:
         settings = TopicProperties(topic.config, topic.config_revision)
         found[TOPIC_PROPERTIES] = _written(TopicPropertiesFile, "write", settings)
-    found[LEADER_EPOCH] = _written(LeaderEpochCheckpoint, "write", partition.leader_epochs)
+    epochs = _from(partition.leader_epochs, partition.log_start_offset)
+    found[LEADER_EPOCH] = _written(LeaderEpochCheckpoint, "write", epochs)
     return found
+
+
+def _from(epochs: Epochs, log_start: int) -> Epochs:
+    """The epochs of a log as a broker keeps them once its records before ``log_start`` are gone."""
+    gone = [epoch for epoch, start in epochs if start <= log_start][-1:]
+    return (
+        *((epoch, log_start) for epoch in gone),
+        *(pair for pair in epochs if pair[1] > log_start),
+    )
 
 
 def _id_file(topic_id: uuid.UUID) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from checkpoints.loggers import get_logger
@@ -36,9 +36,6 @@ logger = get_logger(__name__)
 
 _LOCAL_TIER: Final = "kafka-tiered-storage"
 """What ``LocalTieredStorage`` makes in the directory that it is given."""
-
-_BACKUPS_MAX: Final = 10**12
-"""Moments from here on are times, in ms since the epoch."""
 
 _PINNED: Final = re.compile(rf"{TIER_SCHEME}(\d{{1,4}})(?:\.(\d{{1,19}}))?\+(.*)", re.DOTALL)
 
@@ -143,14 +140,10 @@ def _opened(base: str, moment: int) -> tuple[Storage, str]:
     path = path.rstrip("/")
     objects = Objects(storage)
     layout: RemoteLayout
-    is_backup = 0 < moment < _BACKUPS_MAX  # known without a listing
+    is_backup = 0 < moment <= keys.COMMIT_NUMBER_MAX  # known without a listing
     kind = StoreKind.BACKUP if is_backup else kind_of(storage, path, storage.scan_dir(path))
     if kind is StoreKind.BACKUP:
-        commit = (
-            _kept_commit(cast(Any, storage), path, moment)
-            if moment
-            else _newest_backup(storage, path)
-        )
+        commit = _kept_commit(storage, path, moment) if moment else _newest_backup(storage, path)
         layout = BackupLayout(commit, path)
     elif kind is StoreKind.TIERED:
         layout = TieredLayout(objects, path)
@@ -162,10 +155,23 @@ def _opened(base: str, moment: int) -> tuple[Storage, str]:
     return view, path
 
 
-@lru_cache(maxsize=2)
+_last_read: list[tuple[str, BackupCommit]] = []
+"""The commit that was read last, and its store: it is read where a store is recognised, and used
+where it is opened."""
+
+
 def _kept_commit(storage: Storage, root: str, number: int) -> BackupCommit:
-    """A commit never changes, and it is read where a store is recognised and where it is opened."""
+    for of, commit in _last_read:
+        if (of, commit.number) == (root, number):
+            return commit
     return read_commit(storage, root, number)
+
+
+def _keep(root: str, commit: BackupCommit) -> None:
+    """Keep the newest commit of a store, and no view of another store that had its place."""
+    if (root, commit) not in _last_read:
+        _opened.cache_clear()
+        _last_read[:] = [(root, commit)]
 
 
 def read_commit(storage: Storage, root: str, number: int) -> BackupCommit:
@@ -195,12 +201,15 @@ def _newest_backup(storage: Storage, root: str) -> BackupCommit:
     reasons = []
     for number in sorted((n for n in names if n), reverse=True):
         try:
-            return _kept_commit(cast(Any, storage), root, number)
+            commit = read_commit(storage, root, number)
         except OSError as error:
             if not isinstance(error, BrokenTierError):
                 raise
             logger.warning("%s: backup %d is left out: %s", root, number, error.strerror)
             reasons.append(error.strerror or "")
+        else:
+            _keep(root, commit)
+            return commit
     raise broken(f"{root}/{keys.COMMITS}", reasons[0] if reasons else "has no backup yet")
 
 

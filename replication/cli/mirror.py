@@ -5,22 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.options import Number
 from logstore.cli.common.progress import progress_bar
 from replication.cli.connection import source_options
 from replication.cli.promote import promote
 from replication.cli.quantities import RATE, SECONDS
-from replication.cli.serve import address
+from replication.cli.serve import host_and_port
 
 if TYPE_CHECKING:
     from replication.mirror.continuous_backup import ContinuousBackup
     from replication.security.config import ClientProperties
+
+_TYPED = ParameterSource.COMMANDLINE
 
 topics_option = click.option(
     "--topics",
@@ -67,6 +72,13 @@ rate_option = click.option(
     help="Between two backups; one more is made at the end.",
 )
 @click.option(
+    "--backup-keep",
+    "backups_kept",
+    type=Number(1, 1_000_000),
+    metavar="N",
+    help="Drop all but the newest N backups, and what only those had.  [default: keep all]",
+)
+@click.option(
     "--http",
     metavar="HOST:PORT",
     help="Serve /health, /metrics for Prometheus, and /state there.",
@@ -88,6 +100,7 @@ def mirror(
     once: bool,
     backup_uri: str | None,
     interval_s: float,
+    backups_kept: int | None,
     http: str | None,
     allow_plaintext: bool,
     as_json: bool,
@@ -107,13 +120,14 @@ def mirror(
     \b
     Examples:
       logstore mirror --from kafka:9092 --dir /data/mirror
-      logstore mirror --from kafka:9093 --config client.properties --dir /data/mirror
-        --topics 'orders.*' --rate 50MB --backup s3://bucket/kafka --http 127.0.0.1:8080
+      logstore mirror --from kafka:9093 --config client.properties
+        --dir /data/mirror --topics 'orders.*' --rate 50MB
+        --backup s3://bucket/kafka --http 127.0.0.1:8080
       logstore mirror --from kafka:9092 --dir /data/mirror --once
       logstore mirror check --from kafka:9092 /data/mirror
     """
     if ctx.invoked_subcommand is not None:
-        if source is not None or directory is not None:
+        if any(ctx.get_parameter_source(name) is _TYPED for name in ctx.params):
             raise click.UsageError(f"options of {ctx.invoked_subcommand} stand behind its name")
         return
     if source is None or directory is None:
@@ -125,12 +139,16 @@ def mirror(
     config = MirrorConfig(topics=patterns, keep_deleted=keep_deleted, rate_bytes_per_s=rate)
     make_backup = None
     if backup_uri is not None:
-        make_backup = partial(_backup_of, uri=backup_uri, interval_s=interval_s)
+        make_backup = partial(
+            _backup_of, uri=backup_uri, interval_s=interval_s, keep=backups_kept or 0
+        )
+    elif backups_kept is not None:
+        raise click.UsageError("--backup-keep is for --backup")
     listener = None
     if http is not None:
         from replication.server.serving import HttpListener
 
-        listener = HttpListener(*address("--http", http), allow_plaintext)
+        listener = HttpListener(*host_and_port("--http", http), allow_plaintext)
     ctx.exit(run(MirrorOptions(source, directory, config, once, listener, make_backup, as_json)))
 
 
@@ -174,7 +192,8 @@ def check(
     with AdminClient(source.config) as client, progress_bar(quiet=as_json) as progress:
         report = compare(client, directory, options, progress=progress)
     if not report.partitions:
-        fail(f"{printable(directory)}: no topic matches, here or at the source")
+        asked = f" --topics {printable(' or '.join(patterns))}" if patterns else ""
+        fail(f"{printable(directory)}: no topic matches{asked}, here or at the source")
     if as_json:
         terminal.print_json(report.to_dict(), indent=2)
     else:
@@ -201,14 +220,19 @@ def wanted(patterns: tuple[str, ...]) -> Callable[[str], bool] | None:
     return lambda topic: any(each.fullmatch(topic) for each in compiled)
 
 
-def _backup_of(directory: str, *, uri: str, interval_s: float) -> ContinuousBackup:
-    from logstore.backup import Backup
-    from logstore.tiers import open_store
+def _backup_of(directory: str, *, uri: str, interval_s: float, keep: int) -> ContinuousBackup:
+    from logstore.backup import Backup, BackupOptions
+    from logstore.tiers import LocalObjectStore, open_store
     from replication.mirror.continuous_backup import ContinuousBackup
 
     store = open_store(uri)
+    if isinstance(store, LocalObjectStore):
+        here, there = Path(directory).resolve(), Path(store.uri).resolve()
+        if here in (there, *there.parents) or there in here.parents:
+            fail(f"--backup {printable(uri)}: a mirror and its backup lie apart from each other")
+    options = BackupOptions(keep=keep)
 
     def run() -> tuple[str, ...]:
-        return tuple(map(str, Backup([directory], store).run().findings))
+        return tuple(map(str, Backup([directory], store, options=options).run().findings))
 
     return ContinuousBackup(store.uri, run, interval_s)

@@ -227,7 +227,13 @@ def _once(mirror: Mirror, reporter: Reporter, signals: _Signals, patience_ms: in
     error = found if isinstance(found, LogstoreError) else mirror.failure
     if error is not None:
         return RunEnding(EXIT_ERROR, str(error))
+    if found and mirror.unmatched:
+        return RunEnding(EXIT_FINDINGS, _unmatched(mirror))
     return RunEnding() if found else _not_reached(reporter.look())
+
+
+def _unmatched(mirror: Mirror) -> str:
+    return f"no topic of the source matches --topics {' or '.join(mirror.unmatched)}"
 
 
 def _not_reached(view: MirrorView) -> RunEnding:
@@ -272,6 +278,7 @@ class Reporter:
         self._before_bytes = 0
         self._next_ms = self._before_ms + int(LINE_S * 1000)
         self._last_event: object = None
+        self._unmatched: tuple[str, ...] = ()
         self._last = mirror.status
 
     @contextmanager
@@ -319,6 +326,10 @@ class Reporter:
     def report(self) -> Any:
         """Look, and show it if it is time; returns the status."""
         self.events()
+        if self._mirror.unmatched != self._unmatched:
+            self._unmatched = self._mirror.unmatched
+            if self._unmatched and not self._wanted.once:  # which ends with it
+                self._screen.line(f"warning: {printable(_unmatched(self._mirror))}", err=True)
         self._last = status = self._mirror.status
         now_ms = _now_ms()
         if (bar := self._screen.bar) is not None:

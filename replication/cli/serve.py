@@ -155,7 +155,7 @@ def serve(
     from replication.server.serving import serve as start
 
     def http_listener(option: str, text: str | None) -> HttpListener | None:
-        return None if text is None else HttpListener(*address(option, text), allow_plaintext)
+        return None if text is None else HttpListener(*host_and_port(option, text), allow_plaintext)
 
     properties = properties_of(pairs)
     credentials = None if users is None else UserCredentials(_users(users))
@@ -258,7 +258,7 @@ def split_config(given: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
     return files, parse_pairs(tuple(each for each in given if each not in files))
 
 
-def address(option: str, text: str) -> tuple[str, int]:
+def host_and_port(option: str, text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5
     if not colon or not is_port or int(port) > MAX_PORT:
@@ -274,7 +274,7 @@ def _listeners(text: str) -> list[Listener]:
         if "://" in part:
             (listener,) = parse_listeners(part)
         else:
-            listener = Listener("PLAINTEXT", *address("--listen", part))
+            listener = Listener("PLAINTEXT", *host_and_port("--listen", part))
         found.append(listener)
     if len({listener.name for listener in found}) < len(found):
         fail(f"--listen {printable(text)}: one listener for each protocol")

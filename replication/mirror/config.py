@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from logstore.common.errors import ConfigError
@@ -70,6 +70,15 @@ class MirrorConfig:
             return not patterns or any(pattern.fullmatch(topic) for pattern in patterns)
 
         return is_chosen
+
+    def unmatched(self, topics: Iterable[str]) -> tuple[str, ...]:
+        """The patterns that match none of some topics."""
+        names = [*topics] if self.topics else []
+        return tuple(
+            pattern
+            for pattern in self.topics
+            if not any(re.fullmatch(pattern, name) for name in names)
+        )
 
     def fetching(self) -> ReplicationConfig:
         """The configuration of the fetcher: an answer has no more than the rate allows a second."""

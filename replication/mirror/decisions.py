@@ -51,7 +51,7 @@ class MirrorPlan(NamedTuple):
     Attributes:
         gone: topics here that the source does not show; their logs stay.
         pause: logs that nobody leads, or whose topic is gone.
-        doubted: topics of which this broker of the source knows less than others did.
+        doubted: topics of which a broker of the source names another id, that may be a former one.
         older: logs of a source without ids that are of later epochs than it names. Epochs of a
             topic never fall: if the leader says the same, it is another topic.
     """
@@ -68,13 +68,13 @@ def decide(
     view: SourceView,
     local: Mapping[TopicPartition, LocalPartition],
     is_chosen: Callable[[str], bool],
-    former_ids: Collection[uuid.UUID] = (),
+    confirmed: Collection[uuid.UUID] = (),
 ) -> MirrorPlan:
     """
     Args:
         local: all logs here.
-        former_ids: of topics whose logs were set aside, since the source had another one of that
-            name: an answer that has such an id is from a broker behind the others.
+        confirmed: ids that most brokers of the source name. No log is set aside for another one:
+            a broker behind the others names the id of a former topic.
     """
     replaced: list[Replaced] = []
     wanted: list[WantedPartition] = []
@@ -87,11 +87,11 @@ def decide(
     for name, topic in view.topics.items():
         if not is_chosen(name):
             continue
-        if topic.topic_id in former_ids:
-            doubted.append(name)
-            continue
         known = here.get(name, {})
         old = _replaced(name, topic, known)
+        if old and topic.topic_id not in confirmed:
+            doubted.append(name)
+            continue
         replaced += old
         gone = {partition for each in old for partition in each.partitions}
         kept = {number: own for number, own in known.items() if number not in gone}

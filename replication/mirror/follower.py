@@ -35,6 +35,7 @@ class MirrorFollower(FollowerSide):
         received: bytes that were appended.
         cuts: how often records went.
         refusal: why the leader does not answer, if it said so last.
+        gap_end: up to where the source has nothing, since it deleted all; what is here was kept.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class MirrorFollower(FollowerSide):
         super().__init__(partition)
         self.source_high_watermark = self.source_log_start = -1
         self.received = self.cuts = 0
+        self.gap_end = -1
         self.refusal: ErrorCode | None = None
         self._useless = 0  # answers in a row that have nothing committed
         self._report, self._storage = report, storage
@@ -172,6 +174,7 @@ class MirrorFollower(FollowerSide):
                         end,
                     )
                 self._keep_cut(log, offset, end, leader_epoch)
+                self.gap_end = -1
             super().truncate_to(offset, leader_epoch)
 
     def begin_at_start(self, cut: int, leader_start: int, leader_epoch: int) -> None:
@@ -213,17 +216,22 @@ class MirrorFollower(FollowerSide):
         with self._replica.lock:
             log = self._following(leader_epoch)
             start, end = log.log_start_offset, log.log_end_offset
-            if end > 0:
+            # Of an empty log that begins nothing is lost but what the source has shown.
+            lost = self._report.lost_up_to(self._tp, end) if end else self.source_log_start
+            if 0 <= lost < offset:
                 self._report.add(
                     MirrorEventKind.LOST,
                     self._tp,
                     "the source deleted them before they were mirrored",
-                    end,
+                    lost,
                     offset,
                     kept_from=start if self._keep_deleted else offset,
                 )
             if start == end or not self._keep_deleted:
                 super().truncate_fully_and_start_at(offset, leader_epoch)
+            else:
+                self.gap_end, self.source_log_start = offset, offset
+                self.source_high_watermark = max(self.source_high_watermark, leader_end)
 
     def _contradiction(self, reason: str, first: int, end: int) -> SourceContradictsError:
         self._report.add_once(MirrorEventKind.CONTRADICTION, self._tp, reason, first, end)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -204,7 +203,10 @@ class Following:
         if partition is None or log is None or partition.follower.source_high_watermark < 0:
             return False
         snapshot = log.core.snapshot
-        return min(snapshot.high_watermark, snapshot.log_end_offset) >= end
+        reached = min(snapshot.high_watermark, snapshot.log_end_offset)
+        if reached == snapshot.log_end_offset:
+            reached = max(reached, partition.follower.gap_end)
+        return reached >= end
 
     def status(self) -> dict[TopicPartition, MirroredStatus]:
         """How far each partition is."""
@@ -237,7 +239,8 @@ class Following:
         elif not is_led or known < 0:
             state = PartitionState.WAITING
         else:
-            state = PartitionState.CAUGHT_UP if end >= known else PartitionState.BEHIND
+            reached = max(end, follower.gap_end) >= known
+            state = PartitionState.CAUGHT_UP if reached else PartitionState.BEHIND
         reason = refused if error is None else str(error)
         if follower.refusal is not None:
             reason = reason or f"the source says {follower.refusal.name}"
@@ -249,6 +252,7 @@ class Following:
             follower.received,
             follower.cuts,
             reason,
+            max(0, follower.gap_end - end),
         )
 
     # -- changes -------------------------------------------------------------------------------
@@ -257,17 +261,13 @@ class Following:
         self,
         plan: MirrorPlan,
         configs: Mapping[str, Mapping[str, str]],
-        forget_id: Callable[[uuid.UUID], None],
     ) -> None:
         """Carry out a plan. What fails for one partition does not stop the others.
 
         Args:
             configs: of topics, where they are known.
-            forget_id: notes, durably, that a topic's id must not come back.
         """
         for each in plan.replaced:
-            if each.old_id is not None:
-                forget_id(each.old_id)
             self.set_aside(each, "the source has another topic of that name")
         self._note_gone(plan.gone)
         self._fetchers.remove_fetchers(plan.pause)

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import json
 import posixpath
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from checkpoints.checkpoint_file import CheckpointFile
 from checkpoints.files import Files
-from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
 from logstore.manager import DirectoryContent, peek
 from logstore.storage.base import Storage
 from replication.mirror.errors import MirrorRefusedError
@@ -39,7 +37,6 @@ class MirrorIdentity:
     Attributes:
         cluster_id: of the source.
         bootstrap: where the source was found last.
-        former_ids: of topics whose logs were set aside for a later topic of their name.
     """
 
     cluster_id: str
@@ -47,7 +44,6 @@ class MirrorIdentity:
     state: MirrorState = MirrorState.MIRRORING
     keep_deleted: bool = False
     topics: tuple[str, ...] = ()
-    former_ids: frozenset[uuid.UUID] = frozenset()
 
 
 class MirrorFile(CheckpointFile):
@@ -82,14 +78,12 @@ class MirrorFile(CheckpointFile):
             topics = found["topics"]
             if not all(isinstance(each, str) for each in (cluster_id, bootstrap, *topics)):
                 raise TypeError
-            former = [topic_id_from_text(each) for each in found["former_ids"]]
             return MirrorIdentity(
                 cluster_id,
                 bootstrap,
                 MirrorState(found["state"]),
                 found["keep_deleted"] is True,
                 tuple(topics),
-                frozenset(former),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise self._fault(1, data[:80], f"is no {MIRROR_JSON} of version {VERSION}") from None
@@ -108,7 +102,6 @@ class MirrorFile(CheckpointFile):
                 "state": identity.state.value,
                 "keep_deleted": identity.keep_deleted,
                 "topics": list(identity.topics),
-                "former_ids": sorted(map(topic_id_to_text, identity.former_ids)),
             }
         )
         self._store(text.encode() + b"\n")

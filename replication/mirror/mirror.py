@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import uuid
@@ -52,6 +51,7 @@ class Mirror:
     Attributes:
         report: what was not mirrored as it came.
         log_manager: the logs, while it runs.
+        unmatched: patterns that match no topic which the source shows.
 
     Example::
 
@@ -75,6 +75,7 @@ class Mirror:
         self.directory = absolute_path(self._storage, os.fspath(directory)).rstrip("/") or "/"
         self.report = MirrorReport(self.directory, self._storage, self._clock)
         self.log_manager: LogManager | None = None
+        self.unmatched: tuple[str, ...] = ()
         self._access = access
         self._is_chosen = self.config.choice()
         self._identity: MirrorIdentity | None = None
@@ -125,8 +126,6 @@ class Mirror:
         if view is None and known is None:
             raise SourceUnreachableError(reason)
         identity = settle(self.directory, self._storage, self._wanted, view, self._is_chosen)
-        if known is not None:
-            identity = dataclasses.replace(identity, former_ids=known.former_ids)
         self._open(identity)
         runtime = self._runtime = ThreadRuntime("mirror", self._clock)
         # Each connection asks who is there: somebody else may have the address by now.
@@ -273,32 +272,49 @@ class Mirror:
 
     # -- the source ----------------------------------------------------------------------------
 
-    def _apply(self, view: SourceView, retry: bool) -> None:
-        """On the watch's actor."""
+    def _apply(self, view: SourceView, retry: bool, confirmed: Collection[uuid.UUID] = ()) -> None:
+        """On the watch's actor. ``confirmed``: ids that most brokers name."""
         following, identity = self._following, self._identity
         assert following is not None
         assert identity is not None
         self._answered_ms, self._unreachable = self._now_ms(), ""
+        self.unmatched = self.config.unmatched(view.topics)
         if following.dead_fetchers and self._failure is None:
             self._failure = InvariantError("a fetcher has ended with an error, which the log has")
             self._stop_following()
         if view.cluster_id not in (None, identity.cluster_id) or self._failure is not None:
             return
-        plan = decide(
-            view, following.local(retry=retry), self._is_chosen, self._identity_now.former_ids
-        )
-        following.apply(plan, self._configs, self._forget_id)
+        plan = decide(view, following.local(retry=retry), self._is_chosen, confirmed)
+        following.apply(plan, self._configs)
+        watch = self._watch
+        assert watch is not None
+        if plan.doubted and not confirmed:
+            doubted = frozenset(plan.doubted)
+            self._source.ask_ids(
+                doubted, lambda ids: watch.post(partial(self._settle_ids, view, doubted, ids))
+            )
         if plan.older:
             asked = {
                 each.tp: SourceLeader(each.leader_id, each.leader_epoch) for each in plan.older
             }
-            watch = self._watch
-            assert watch is not None
             self._source.ask_leaderships(
                 asked, lambda tps: watch.post(partial(self._begin_again, tps))
             )
         with self._changed:
             self._changed.notify_all()
+
+    def _settle_ids(
+        self, view: SourceView, doubted: frozenset[str], ids: Mapping[str, uuid.UUID]
+    ) -> None:
+        """One broker names other ids of topics than the logs have; most brokers name ``ids``. On
+        the watch's actor."""
+        for topic in doubted - ids.keys():
+            reason = "the source's brokers do not agree on which topic has the name"
+            self.report.add_once(MirrorEventKind.CONTRADICTION, topic, reason)
+        if ids:
+            self._apply(view, False, frozenset(ids.values()))
+        if doubted - ids.keys() and self._watch is not None:
+            self._watch.hurry()
 
     def _begin_again(self, tps: Collection[TopicPartition]) -> None:
         """Leaders lead these in earlier epochs than the logs have, at a source without topic ids:
@@ -312,17 +328,6 @@ class Mirror:
             reason = "its leader epochs fell, at a source without topic ids: it was made anew"
             following.set_aside(Replaced(topic, tuple(topics[topic])), reason)
         watch.refresh()
-
-    @property
-    def _identity_now(self) -> MirrorIdentity:
-        assert self._identity is not None
-        return self._identity
-
-    def _forget_id(self, topic_id: uuid.UUID) -> None:
-        known = self._identity_now
-        if topic_id not in known.former_ids:
-            self._identity = dataclasses.replace(known, former_ids=known.former_ids | {topic_id})
-            MirrorFile.of(self.directory, self._storage).write(self._identity)
 
     def _note_unreachable(self) -> None:
         transport = self._transport

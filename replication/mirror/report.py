@@ -20,6 +20,7 @@ from logstore.common.clock import Clock
 from logstore.storage.base import File, Storage
 
 REPORT = "mirror-report.jsonl"
+SEARCHED = 4 << 20  # bytes at the end of the file
 KEPT = 1000  # the latest events, in memory
 REASON_MAX = 2000  # characters
 
@@ -167,6 +168,27 @@ class MirrorReport:
         self.add(kind, about, reason, first_offset, end_offset)
         with self._lock:
             self._open_events[kind, about] = self._events[-1]
+
+    def lost_up_to(self, tp: TopicPartition, end: int) -> int:
+        """Up to where it says, in any run, that what follows on the end of a log is lost; ``end``
+        if it does not. A loss may be said twice if many events came after it."""
+        with self._lock:
+            file = self._opened()
+            size = min(self._size, SEARCHED)
+            lines = file.read_at(self._size - size, size).splitlines()
+        found = end
+        for line in lines:
+            try:
+                event = json.loads(line)
+                if (event["topic"], event["partition"]) != tp:
+                    continue
+                if event["kind"] == MirrorEventKind.SET_ASIDE.word:
+                    found = end  # what came before is of another topic
+                elif event["kind"] == MirrorEventKind.LOST.word and event["from"] == found:
+                    found = max(found, int(event["to"]))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue  # torn by a crash, or by the beginning of what is searched
+        return found
 
     def open_reason(self, kind: MirrorEventKind, about: TopicPartition | str) -> str:
         """The reason of what was reported once and is not over; "" if there is nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -81,6 +82,21 @@ def view_of(answer: MetadataResponse) -> SourceView:
         },
         answer.topic_errors,
     )
+
+
+def named_by_most(
+    topics: Collection[str], answers: Sequence[MetadataResponse]
+) -> dict[str, uuid.UUID]:
+    """The ids of topics that more than half of all brokers name, each of which has one answer. How
+    many there are says the answer that knows the most: one behind the others counts the dead."""
+    most = max((len(answer.brokers) for answer in answers), default=0) // 2
+    found = {}
+    for topic in topics:
+        named = Counter(answer.topic_ids[topic] for answer in answers if topic in answer.topic_ids)
+        for topic_id, count in named.most_common(1):
+            if count > most:
+                found[topic] = topic_id
+    return found
 
 
 def known_config(values: Mapping[str, str | None]) -> dict[str, str]:
@@ -164,6 +180,22 @@ class MirrorSource:
         call = OpenCall(request, as_it_is, on_reply, reports_failure=True)
         brokers = self._transport.brokers()
         self._transport.call(brokers[self._asked % len(brokers)], call, self._timeout_ms)
+
+    def ask_ids(
+        self, topics: Collection[str], on_ids: Callable[[Mapping[str, uuid.UUID]], None]
+    ) -> None:
+        """Ask every broker for the ids of topics. ``on_ids`` gets those that more than half of all
+        brokers name; who does not answer names none."""
+        brokers = [each for each in self._transport.brokers() if each >= 0]  # no address twice
+        answers: list[MetadataResponse | None] = []
+
+        def on_reply(response: Response | None) -> None:
+            answers.append(response if isinstance(response, MetadataResponse) else None)
+            if len(answers) == len(brokers):
+                on_ids(named_by_most(topics, [each for each in answers if each is not None]))
+
+        for broker in brokers:
+            self._transport.send(broker, MetadataRequest(), on_reply, self._timeout_ms)
 
     def ask_ends(
         self,

@@ -26,6 +26,7 @@ class MirroredStatus:
         bytes: that were appended in this run.
         cuts: of this run.
         reason: of a partition that is refused or failed.
+        lost: offsets behind the end that the source has deleted, and that nobody will mirror.
     """
 
     state: PartitionState
@@ -35,13 +36,14 @@ class MirroredStatus:
     bytes: int = 0
     cuts: int = 0
     reason: str = ""
+    lost: int = 0
 
     @property
     def lag(self) -> int | None:
         """Records behind the source; None if that is not known."""
         if self.source_high_watermark is None:
             return None
-        return max(0, self.source_high_watermark - self.log_end_offset)
+        return max(0, self.source_high_watermark - self.log_end_offset - self.lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ MANY_ARGUMENTS = {
 }
 FOR_TYPES_ONLY = [["logstore.segments.segment", "logstore.segments.segment_view"]]
 COMMITS = 30  # the newest that changed the record
+GIVEN_LATER = {
+    "eba1beff85a0ef2ef3a5c8556c4d42519cfaf4e7": "lines of any thread and a bar need one screen",
+    "b64ad4b731f0a98eff4ab986b4bd89ba96fb0c18": "both sides of a mirror's check have own types",
+    "0c7c9e4667e4b8b88b309f1acc40cb329b00aeb9": "a mirror is a follower that keeps what it cuts",
+}
 _RECORD = measure.RATCHET.relative_to(measure.ROOT).as_posix()
 
 
@@ -54,10 +59,13 @@ def git(*arguments: str) -> str | None:
 
 @pytest.mark.slow
 def test_a_record_is_raised_with_a_reason() -> None:
-    for commit in (git("log", f"-{COMMITS}", "--format=%H", "--", _RECORD) or "").split():
+    # What a merge brings together was raised, with a reason, by one of the two.
+    log = ("log", f"-{COMMITS}", "--no-merges", "--format=%H", "--", _RECORD)
+    for commit in (git(*log) or "").split():
         after, before = (git("show", f"{c}:{_RECORD}") for c in (commit, f"{commit}^"))
         if before is not None and after is not None and raised(before, after):
-            assert (git("log", "-1", "--format=%b", commit) or "").strip(), (
+            reason = git("log", "-1", "--format=%b", commit) or ""
+            assert reason.strip() or commit in GIVEN_LATER, (
                 f"{commit} raises {raised(before, after)} and gives no reason in its body"
             )
 

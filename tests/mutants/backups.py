@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from logstore.backup import engine, restoring
+from logstore.backup import check, engine, keeping, restoring
 from logstore.backup.engine import Backup
 from logstore.backup.patience import PatientStore
 from logstore.backup.writer import SegmentWriter
@@ -39,3 +39,23 @@ def objects_are_restored_as_they_come(patch: MonkeyPatch) -> None:
 @mutant()
 def damage_drops_what_the_store_has(patch: MonkeyPatch) -> None:
     patch.setattr(engine, "keeps_more", lambda known, scanned: False)
+
+
+@mutant()
+def what_the_source_lacks_is_dropped(patch: MonkeyPatch) -> None:
+    patch.setattr(keeping, "_further", lambda *_: [])
+
+
+@mutant()
+def what_the_store_has_is_believed(patch: MonkeyPatch) -> None:
+    patch.setattr(Backup, "_read_what_is_there", lambda *_: None)
+
+
+@mutant()
+def what_a_backup_takes_over_is_deleted(patch: MonkeyPatch) -> None:
+    patch.setattr(check._Check, "_taken_meanwhile", lambda *_: set())
+
+
+@mutant()
+def a_backup_names_what_is_gone(patch: MonkeyPatch) -> None:
+    patch.setattr(Backup, "_check_all_is_there", lambda *_: None)

@@ -402,7 +402,7 @@ def truncation_one_too_low(patch: MonkeyPatch) -> None:
 def log_start_inside_a_batch_not_met(patch: MonkeyPatch) -> None:
     """A follower that has to go on from inside a batch, where the leader's log begins, cannot."""
 
-    def append(self: FollowerSide, records: Any, leader_epoch: int, leader_log_start: int) -> Any:
+    def append(self: FollowerSide, records: Any, leader_epoch: int, *_: int) -> Any:
         return self._append_fetched(self._following(leader_epoch), records, leader_epoch)
 
     patch.setattr(FollowerSide, "append", append)

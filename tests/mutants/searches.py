@@ -70,7 +70,7 @@ from tests.mutants.scenarios import SCENARIOS
 from tests.support import stores
 from tests.support.backups import GrowingSource, RiggedStore
 from tests.support.until import patience
-from tests.unit.backup import test_backup, test_restore
+from tests.unit.backup import test_backup, test_check, test_restore
 from tests.unit.directory import test_tiered
 from tests.unit.log import test_chdir, test_forks
 from tests.unit.mirror import (
@@ -619,6 +619,24 @@ OF_BACKUPS: list[tuple[str, Test]] = [
     (
         "damage-drops-what-the-store-has",
         _backing(test_backup.test_damage_after_a_backup_costs_nothing_that_was_backed_up),
+    ),
+    (
+        "what-the-source-lacks-is-dropped",
+        _beside(test_backup.test_the_last_backup_of_what_the_source_lacks_is_never_dropped),
+    ),
+    (
+        "what-the-store-has-is-believed",
+        _beside(test_backup.test_what_rots_in_the_store_is_put_again_once_it_is_read),
+    ),
+    (
+        "what-a-backup-takes-over-is-deleted",
+        _in_a_directory(test_check.test_what_a_backup_takes_over_meanwhile_is_not_deleted),
+    ),
+    (
+        "a-backup-names-what-is-gone",
+        _in_a_directory(
+            test_check.test_a_backup_names_nothing_that_was_deleted_before_it_was_there
+        ),
     ),
     (
         "nothing-is-read-back",

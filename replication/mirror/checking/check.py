@@ -196,7 +196,8 @@ def _unasked(
         found.leave_out(UncomparedReason.NOT_ASKED, -1, -1, str(known.failure))
         return None
     if layout is None:
-        found.leave_out(UncomparedReason.NOT_HERE, known.start, known.end)
+        span = (known.start, known.end) if known.start < known.end else (-1, -1)
+        found.leave_out(UncomparedReason.NOT_HERE, *span)
         return None
     theirs = topics[tp.topic].value.topic_id if answer is not None else None
     if layout.topic_id and theirs and layout.topic_id != theirs:

@@ -166,8 +166,14 @@ class MirrorCheckReport:
     @property
     def verdict(self) -> str:
         """All of it in a line."""
-        compared = [part for part in self.partitions if part.offsets]
-        text = f"{len(compared):,} of {len(self.partitions):,} partitions compared, "
+        compared = [
+            part
+            for part in self.partitions
+            if part.offsets or not (part.uncompared or part.differences)
+        ]
+        empty = sum(not part.offsets for part in compared)
+        text = f"{len(compared):,} of {len(self.partitions):,} partitions compared"
+        text += f" ({empty:,} empty), " if empty else ", "
         text += f"{sum(part.offsets for part in compared):,} offsets, "
         text += f"{sum(part.bytes for part in compared):,} bytes: "
         if self.differences:

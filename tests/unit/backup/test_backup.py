@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoints import LeaderEpochCheckpoint
 from logstore.backup import (
     Backup,
     BackupFault,
@@ -14,10 +15,13 @@ from logstore.backup import (
     BackupRefusedError,
     BackupReport,
     ReadBack,
+    RestoreOptions,
     check_store,
     restore,
 )
-from logstore.backup.patience import Patience
+from logstore.backup.content import read_commit
+from logstore.backup.patience import Patience, PatientStore
+from logstore.common.errors import ConfigError
 from logstore.format.reader import iter_batches
 from logstore.storage.local import LocalStorage
 from logstore.tiers import (
@@ -123,8 +127,6 @@ def test_only_what_is_new_is_put_again(
 def test_an_earlier_backup_stays_as_it_was(
     source: GrowingSource, store: RiggedStore, tmp_path: Path
 ) -> None:
-    from logstore.backup import RestoreOptions
-
     backup(source, store)
     shutil.copytree(source.path, tmp_path / "before")
     source.write(30)
@@ -498,8 +500,6 @@ def test_topics_that_are_not_wanted_stay_as_they_were(
 def test_a_topic_that_was_deleted_stays_in_earlier_backups(
     source: GrowingSource, store: RiggedStore, tmp_path: Path
 ) -> None:
-    from logstore.backup import RestoreOptions
-
     backup(source, store)
     with source.open() as manager:
         manager.delete_topic("orders")
@@ -532,6 +532,124 @@ def test_what_retention_deleted_leaves_the_backup_and_keep_deletes_its_objects(
     assert checked.whole
     assert not checked.notes  # and nothing is left over
     assert_equal(source.path, store, tmp_path / "back")
+
+
+def test_a_source_that_stays_damaged_makes_no_backup_after_backup(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    log = source.logs()[1]
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    first = backup(source, store)
+    assert len(first.findings) == 1
+    objects = len(store.objects())
+    again = backup(source, store)
+    assert again.findings == first.findings
+    assert (again.number, again.committed) == (1, False)
+    assert len(store.objects()) == objects
+
+
+def test_the_last_backup_of_what_the_source_lacks_is_never_dropped(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    """A disk that is not mounted looks like deleted partitions."""
+    backup(source, store)
+    shutil.rmtree(source.path / "orders-1")
+    report = backup(source, store, keep=1)
+    (gone,) = report.findings
+    assert (gone.fault, gone.topic, gone.partition) == (BackupFault.GONE, "orders", 1)
+    assert any("backup 1 stays" in note and "orders-1" in note for note in report.notes)
+    assert restore(store, tmp_path / "old", RestoreOptions(number=1)).whole
+    source.write(1, {"orders": 1})
+    report = backup(source, store, keep=1)
+    assert report.whole  # that was said
+    assert check_store(store).backups == [1, 3]
+    assert check_store(store).whole
+    backup(source, store, keep=1, drop_deleted=True)
+    assert check_store(store).backups == [3]
+
+
+def test_a_source_with_nothing_in_it_does_not_follow_a_backup(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    backup(source, store)
+    for found in source.path.glob("*-[0-9]"):
+        shutil.rmtree(found)
+    with pytest.raises(BackupRefusedError, match="is a disk not mounted"):
+        backup(source, store, keep=1)
+    assert check_store(store).backups == [1]
+    assert backup(source, store, keep=1, drop_deleted=True).number == 2
+    assert check_store(store).backups == [2]
+
+
+def test_topics_that_match_nothing_are_refused(source: GrowingSource, store: RiggedStore) -> None:
+    with pytest.raises(ConfigError, match="none of the topics that are wanted"):
+        backup(source, store, topics=lambda topic: topic == "oders")
+    assert not store.objects()
+
+
+def test_nothing_is_dropped_while_a_backup_cannot_be_read(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    backup(source, store)
+    source.write(1, {"orders": 1})
+    backup(source, store)
+    store.replace("logstore-backup/00000000000000000001.json", b"garbage")
+    source.write(1, {"orders": 1})
+    report = backup(source, store, keep=1)
+    assert report.number == 3
+    assert report.committed
+    (finding,) = report.findings
+    assert finding.fault is BackupFault.MALFORMED
+    assert "no backup is dropped" in finding.reason
+    assert set(check_store(store).backups) == {2, 3}
+
+
+@pytest.mark.parametrize("number", [0, 10**12, 2**63 - 1, 10**20 - 1])
+def test_an_object_that_is_named_like_no_backup_is_foreign(
+    source: GrowingSource, store: RiggedStore, number: int
+) -> None:
+    store.replace(f"logstore-backup/{number:020d}.json", b"garbage")
+    assert backup(source, store).number == 1
+    (finding,) = check_store(store).findings
+    assert finding.fault is BackupFault.FOREIGN
+
+
+def test_the_last_number_that_there_is_can_be_deleted(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    store.replace(f"logstore-backup/{10**12 - 1:020d}.json", b"garbage")
+    with pytest.raises(BackupRefusedError, match="leaves no number"):
+        backup(source, store)
+
+
+def test_what_rots_in_the_store_is_put_again_once_it_is_read(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    backup(source, store)
+    log, manifest = store.objects(LOG)[0], store.objects(MANIFEST)[1]
+    store.flip(log, 40)
+    store.flip(manifest, 3)
+    assert not backup(source, store).committed
+    report = backup(source, store, read_back=ReadBack.FULL)
+    assert report.committed
+    assert sum(part.put for part in report.partitions) == 2
+    assert any(log in note for note in report.notes)
+    assert_equal(source.path, store, tmp_path / "back")
+    assert not backup(source, store, read_back=ReadBack.FULL).committed
+
+
+def test_epochs_that_no_file_has_yet_are_those_of_the_batches(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    epochs = source.path / "orders-0" / "leader-epoch-checkpoint"
+    there = LeaderEpochCheckpoint(str(epochs), LocalStorage()).read()
+    assert there
+    epochs.unlink()
+    backup(source, store)
+    (orders,) = read_commit(PatientStore(store), 1).topics[1:]
+    assert list(orders.partitions[0].leader_epochs) == list(there)
 
 
 def test_a_partition_that_is_deleted_meanwhile_is_left_out(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from logstore.backup import (
     StoreCheckReport,
     check_store,
 )
+from logstore.common.clock import SystemClock
 from logstore.testing import ManualClock
-from logstore.tiers import BackupCommit, SegmentFacts, StoredObject
+from logstore.tiers import BackupCommit, SegmentFacts, StoredObject, StoreUnavailableError
 from logstore.tiers.keys import FACTS, INDEXES, LOG, MANIFEST, commit_key
-from tests.support.backups import GrowingSource, RiggedStore
+from tests.support.backups import GrowingSource, KilledError, RiggedStore
+from tests.support.until import until
 
 DAY_MS = 86_400_000
 
@@ -177,3 +180,66 @@ def test_a_backup_that_ends_meanwhile_has_no_orphans(store: RiggedStore) -> None
 def test_a_store_without_a_backup_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoBackupError):
         check_store(RiggedStore())
+
+
+def test_what_a_backup_takes_over_meanwhile_is_not_deleted(tmp_path: Path) -> None:
+    """A killed run left it, so that it looks like an orphan; the next one names it soon."""
+    source, store = GrowingSource(tmp_path / "data"), RiggedStore()
+    source.write()
+
+    def killed(operation: str, key: str) -> None:
+        if operation == "put" and key == commit_key(2):
+            raise KilledError
+
+    Backup([source.path], store).run()
+    source.write(2)
+    store.before = killed
+    with pytest.raises(KilledError):
+        Backup([source.path], store).run()
+    store.before = lambda *_: None
+    listed = {found.key: found for found in store.store.list()}
+    now = max(found.mtime_ms for found in listed.values())
+
+    class Old(RiggedStore):
+        """Lists what there was as old, and lets a backup run up to its commit after that."""
+
+        def list(self, prefix: str = "") -> Iterator[StoredObject]:
+            found = [
+                each._replace(mtime_ms=now - 10 * DAY_MS)
+                if each.mtime_ms == listed.get(each.key, each).mtime_ms and each.key in listed
+                else each
+                for each in self.store.list(prefix)
+            ]
+            if not prefix:
+                until(lambda: SystemClock().wall_ms() > now)
+                store.before = killed
+                with pytest.raises(KilledError):
+                    Backup([source.path], store).run()
+                store.before = lambda *_: None
+            return iter(found)
+
+    options = StoreCheckOptions(delete=True)
+    report = check_store(Old(store.store), options)
+    assert report.deleted == []
+    assert any("too young" in note for note in report.notes)
+    made = Backup([source.path], store).run()
+    assert made.number == 2
+    assert check_store(store).whole
+
+
+def test_a_backup_names_nothing_that_was_deleted_before_it_was_there(tmp_path: Path) -> None:
+    source, store = GrowingSource(tmp_path / "data"), RiggedStore()
+    source.write()
+
+    def delete_once(operation: str, key: str) -> None:
+        manifests = store.objects(MANIFEST)
+        if operation == "list" and not key and manifests:
+            store.before = lambda *_: None
+            store.delete([manifests[0]])
+
+    store.before = delete_once
+    with pytest.raises(StoreUnavailableError, match="was deleted before the backup was there"):
+        Backup([source.path], store).run()
+    assert not store.objects(".json")
+    assert Backup([source.path], store).run().committed
+    assert check_store(store).whole

@@ -24,7 +24,7 @@ def offered(*before: str, typed: str) -> set[tuple[str, str]]:
 
 
 def test_commands_and_options() -> None:
-    begin_so = ("read", "reassign", "recover", "rescue")
+    begin_so = ("read", "reassign", "recover", "rescue", "restore")
     assert offered(typed="re") == {("plain", name) for name in begin_so}
     assert ("plain", "--fingerprint") in offered("verify", typed="--f")
     assert offered("export", "d", "t", "--format", typed="p") == {("plain", "parquet")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import urllib.error
@@ -89,8 +90,34 @@ def test_topics_by_patterns(logstore_kafka: ServedCluster, tmp_path: Path) -> No
     once(logstore_kafka, tmp_path / "mirror", "--topics", r"orders(\..*)?")
     listed = {each.name for each in (tmp_path / "mirror").iterdir() if each.is_dir()}
     assert listed == {"orders-0", "orders.eu-0"}
-    assert "2 of 2 partitions" not in check(logstore_kafka, tmp_path / "mirror")  # empty ones
+    said = check(logstore_kafka, tmp_path / "mirror")
+    assert "2 of 2 partitions compared (2 empty), 0 offsets" in said
+    shutil.rmtree(tmp_path / "mirror" / "orders.eu-0")
+    said = check(logstore_kafka, tmp_path / "mirror")
+    assert "not compared: orders.eu-0: not here\n1 of 2 partitions compared (1 empty)" in said
     assert "bills" not in check(logstore_kafka, tmp_path / "mirror")  # was not to be here
+
+
+def test_a_pattern_that_matches_nothing_is_named(
+    logstore_kafka: ServedCluster, tmp_path: Path
+) -> None:
+    logstore_kafka.create_topic("orders")
+    patterns = ("--topics", "orders", "--topics", "bils", "--topics", "b.*")
+    told = once(logstore_kafka, tmp_path / "mirror", *patterns, code=1)
+    assert "no topic of the source matches --topics bils or b.*\n" in told.stderr
+    assert "1 of 1 partitions caught up" in told.stdout
+    given = ("--from", logstore_kafka.bootstrap_servers, str(tmp_path / "mirror"))
+    told = logstore("mirror", "check", *given, "--topics", "x", code=2)
+    assert "no topic matches --topics x, here" in told.stderr
+
+
+def test_a_backup_in_the_mirror_is_refused(tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    (tmp_path / "link").symlink_to(tmp_path)
+    for store in (mirror, mirror / "backup", tmp_path, tmp_path / "link" / "mirror"):
+        given = ("--from", "127.0.0.1:1", "--dir", str(mirror), "--backup", str(store))
+        assert "lie apart" in logstore("mirror", *given, code=2).stderr
+    assert not mirror.exists()
 
 
 def test_what_the_source_deleted_first_is_a_finding(
@@ -119,8 +146,13 @@ def test_a_backup_beside_it(logstore_kafka: ServedCluster, tmp_path: Path) -> No
     once(logstore_kafka, tmp_path / "mirror", "--backup", str(tmp_path / "store"))
     logstore_kafka.produce("orders", b"two")
     once(logstore_kafka, tmp_path / "mirror", "--backup", str(tmp_path / "store"))
+    assert len([*(tmp_path / "store" / "logstore-backup").iterdir()]) == 2
+    logstore_kafka.produce("orders", b"three")
+    keeping = ("--backup", str(tmp_path / "store"), "--backup-keep", "1")
+    once(logstore_kafka, tmp_path / "mirror", *keeping)
+    assert len([*(tmp_path / "store" / "logstore-backup").iterdir()]) == 1
     logstore("restore", str(tmp_path / "store"), "--to", str(tmp_path / "back"))
-    assert "1 of 1 partitions compared, 2 offsets" in check(logstore_kafka, tmp_path / "back")
+    assert "1 of 1 partitions compared, 3 offsets" in check(logstore_kafka, tmp_path / "back")
 
 
 def test_a_store_that_refuses_is_an_error_of_one_run(
@@ -185,6 +217,9 @@ def test_another_cluster_is_refused(
         (("--from", "127.0.0.1:1", "--dir", "mirror", "--topics", "("), "topics '('"),
         (("--from", "127.0.0.1:1", "--dir", "mirror", "--rate", "0"), "--rate 0"),
         (("--from", "127.0.0.1:1", "check", "mirror"), "behind its name"),
+        (("--topics", "x", "check", "mirror"), "behind its name"),
+        (("--rate", "1MB", "promote", "mirror"), "behind its name"),
+        (("--from", "127.0.0.1:1", "--dir", "mirror", "--backup-keep", "1"), "is for --backup"),
         (("--dir", "mirror", "-X", "a=b", "--from", "127.0.0.1:1"), "a is no key"),
     ],
 )

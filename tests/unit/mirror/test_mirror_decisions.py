@@ -18,6 +18,7 @@ from replication.mirror.source import (
     SourceTopic,
     SourceView,
     known_config,
+    named_by_most,
     view_of,
 )
 
@@ -30,10 +31,10 @@ def view(topic_id: uuid.UUID | None = OLD, *leaders: SourceLeader) -> SourceView
 
 
 def plan(
-    shown: SourceView, former: tuple[uuid.UUID, ...] = (), **here: LocalPartition
+    shown: SourceView, confirmed: tuple[uuid.UUID, ...] = (), **here: LocalPartition
 ) -> MirrorPlan:
     local = {TopicPartition("orders", int(name[1:])): own for name, own in here.items()}
-    return decisions.decide(shown, local, lambda topic: topic != "hidden", former)
+    return decisions.decide(shown, local, lambda topic: topic != "hidden", confirmed)
 
 
 def test_a_new_topic_is_made_and_followed() -> None:
@@ -76,15 +77,43 @@ def test_what_failed_is_tried_again() -> None:
 def test_logs_of_another_id_are_set_aside() -> None:
     """All of them, also of partitions that the later topic does not have (X-173)."""
     own = LocalPartition(OLD, 1, 5)
-    found = plan(view(NEW, SourceLeader(1, 0)), p0=own, p1=own)
+    found = plan(view(NEW, SourceLeader(1, 0)), (NEW,), p0=own, p1=own)
     assert found.replaced == (Replaced("orders", (0, 1), OLD, NEW),)
     assert found.wanted == (WantedPartition(TP, NEW, 1, 0),)
 
 
 def test_a_broker_behind_the_others_does_not_bring_an_id_back() -> None:
     own = LocalPartition(NEW, 1, 0)
-    found = plan(view(OLD, SourceLeader(1, 5)), (OLD,), p0=own)
-    assert found == MirrorPlan(doubted=("orders",))
+    for confirmed in ((), (NEW,)):
+        found = plan(view(OLD, SourceLeader(1, 5)), confirmed, p0=own)
+        assert found == MirrorPlan(doubted=("orders",))
+
+
+@pytest.mark.parametrize(
+    ("brokers", "ids", "found"),
+    [
+        (1, [NEW], NEW),
+        (2, [NEW], None),
+        (2, [NEW, OLD], None),
+        (3, [OLD], None),
+        (3, [NEW, OLD, NEW], NEW),
+        (3, [NEW, NEW], NEW),
+        (4, [NEW, NEW, OLD, None], None),
+        (3, [], None),
+    ],
+)
+def test_an_id_is_that_which_most_brokers_name(
+    brokers: int, ids: list[uuid.UUID | None], found: uuid.UUID | None
+) -> None:
+    all_of_them = tuple(
+        LiveBroker(BrokerRegistration(each, "host", 9092), -1) for each in range(brokers)
+    )
+    answers = [
+        MetadataResponse(all_of_them, 1, (), {"orders": each} if each else {}, {}, "cluster")
+        for each in ids
+    ]
+    wanted = {} if found is None else {"orders": found}
+    assert named_by_most(["orders", "others"], answers) == wanted
 
 
 def test_a_log_without_an_id_gets_one() -> None:

@@ -202,6 +202,64 @@ def test_a_topic_made_anew(versions: Versions, is_seen: bool, tmp_path: Path) ->
     assert any(each.get("topic") == "orders" for each in report_of(tmp_path))
 
 
+def test_a_broker_that_is_behind_the_others_brings_no_topic_back(tmp_path: Path) -> None:
+    """X-173: it names the former id of a topic, which must not set the log of the later one
+    aside, nor keep it from being mirrored when that broker is well again."""
+    is_behind = threading.Event()
+
+    def lie(exchange: Exchange) -> None:
+        if exchange.key is ApiKey.METADATA and exchange.broker == 1 and is_behind.is_set():
+            topics = exchange.answer.topics
+            former = uuid.UUID(int=7)
+            exchange.answer = exchange.answer._replace(
+                topics=tuple(each._replace(topic_id=former) for each in topics)
+            )
+            seen.set()
+
+    seen = threading.Event()
+    orders = one_partition(log_of((5, 1)))
+    with (
+        ScriptedSource({"orders": orders}, brokers=3, lies=[lie]) as source,
+        mirroring(source, tmp_path) as mirror,
+    ):
+        until_equal(source, tmp_path)
+        is_behind.set()
+        assert seen.wait(patience())
+        source.change(lambda: grow(source.log("orders")))
+        until_equal(source, tmp_path)
+        assert mirror.catch_up(10_000)
+        is_behind.clear()
+        source.change(lambda: grow(source.log("orders")))
+        until_equal(source, tmp_path)
+        assert not mirror.report.findings
+
+
+def test_brokers_that_do_not_agree_change_nothing(tmp_path: Path) -> None:
+    """Of two brokers one is behind, and nobody knows which one. Then both say the same."""
+    later = uuid.UUID(int=8)
+    deceived = {0}
+
+    def lie(exchange: Exchange) -> None:
+        if exchange.key is ApiKey.METADATA and exchange.broker in deceived:
+            topics = exchange.answer.topics
+            exchange.answer = exchange.answer._replace(
+                topics=tuple(each._replace(topic_id=later) for each in topics)
+            )
+
+    orders = one_partition(log_of((5, 1)))
+    with ScriptedSource({"orders": orders}, brokers=2) as source:
+        with mirroring(source, tmp_path):
+            until_equal(source, tmp_path)
+        source.lies.append(lie)
+        with mirroring(source, tmp_path):
+            until(lambda: report_of(tmp_path), "it is reported")
+            assert [each["kind"] for each in report_of(tmp_path)] == ["contradiction"]
+            assert end_of(tmp_path, ORDERS) == 10
+            deceived.add(1)
+            until(lambda: len(report_of(tmp_path)) > 1, "all say the same")
+            assert report_of(tmp_path)[1]["kind"] == "set-aside"
+
+
 def test_a_topic_made_anew_again_and_again(tmp_path: Path) -> None:
     with _source() as source, mirroring(source, tmp_path):
         for number in range(4):
@@ -283,6 +341,53 @@ def test_records_are_deleted_at_the_source(keep: bool, tmp_path: Path) -> None:
             until(lambda: end_of(tmp_path, ORDERS) == header_of(whole[-1]).last + 1, "it goes on")
             check_is_run_of(batches_of(tmp_path, ORDERS), whole)
     check_verifies(tmp_path)
+
+
+def test_all_is_deleted_at_the_source_before_it_is_read(tmp_path: Path) -> None:
+    """What is here is kept, and there is nothing to wait for; the loss is said once (X-175)."""
+    with _source() as source:
+        with mirroring(source, tmp_path, keep_deleted=True):
+            until_equal(source, tmp_path)
+        end = end_of(tmp_path, ORDERS)
+        log = source.log("orders")
+
+        def expire() -> None:
+            grow(log, 5)
+            log.log_start = log.base = log.end
+            log.batches.clear()
+
+        for run in range(3):
+            if run != 1:
+                source.change(expire)
+            with mirroring(source, tmp_path, keep_deleted=True) as mirror:
+                assert mirror.catch_up(10_000)
+                status = mirror.status.partitions[ORDERS]
+                assert (status.lag, status.log_end_offset) == (0, end)
+        spans = [(each["from"], each["to"]) for each in report_of(tmp_path)]
+        assert spans == [(end, end + 10), (end + 10, end + 20)]
+        source.change(lambda: grow(log))
+        with mirroring(source, tmp_path, keep_deleted=True) as mirror:
+            assert mirror.catch_up(10_000)
+            assert end_of(tmp_path, ORDERS) == log.end
+
+
+def test_all_is_deleted_at_the_source_before_the_first_record_came(tmp_path: Path) -> None:
+    with _source() as source:
+        log = source.log("orders")
+        source.lies.append(on_parts(lambda part: part._replace(records=b""), topic="orders"))
+        with mirroring(source, tmp_path) as mirror:
+            until(lambda: mirror.status.lag > 0, "it knows of records")
+            end = log.end
+
+            def expire() -> None:
+                log.log_start = log.base = log.end
+                log.batches.clear()
+                source.lies.clear()
+
+            source.change(expire)
+            until(lambda: report_of(tmp_path), "the loss is reported")
+        (event,) = report_of(tmp_path)
+        assert (event["kind"], event["from"], event["to"]) == ("lost", 0, end)
 
 
 def test_the_log_starts_inside_a_batch(tmp_path: Path) -> None:

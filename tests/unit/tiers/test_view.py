@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -243,6 +244,26 @@ def test_a_partition_without_records(source: Path, tmp_path: Path) -> None:
     (_, second) = layout.list_partitions([str(tmp_path)])
     assert [(s.base_offset, s.size) for s in second.segments] == [(52, 0)]
     assert verify([str(tmp_path)], VerifyOptions(threads=1)).findings == []
+
+
+def test_another_store_in_the_place_of_one_is_read_anew(source: Path, tmp_path: Path) -> None:
+    stores.put_backup(tmp_path / "store", source)
+    assert len(layout.list_partitions([str(tmp_path / "store")])) == 2
+    shutil.rmtree(tmp_path / "store")
+    commit = stores.put_backup(tmp_path / "store", source)
+    del commit["topics"][0]["partitions"][1]
+    stores.put_commit(tmp_path / "store", 1, commit)
+    assert len(layout.list_partitions([str(tmp_path / "store")])) == 1
+
+
+def test_a_backup_without_high_watermarks_is_clean(source: Path, tmp_path: Path) -> None:
+    commit = stores.put_backup(tmp_path, source)
+    for part in commit["topics"][0]["partitions"]:
+        part["highWatermark"] = -1
+    stores.put_commit(tmp_path, 1, commit)
+    assert verify([str(tmp_path)], VerifyOptions(threads=1)).findings == []
+    (first, _) = layout.list_partitions([str(tmp_path)])
+    assert first.high_watermark == commit["topics"][0]["partitions"][0]["end"]
 
 
 # ---- damage ----------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""Which backups stay, and what of the one before is no more in the source.
+
+A disk that is not mounted looks like topics that were deleted. So the last backup of anything stays
+until somebody says that the source has deleted it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+
+from checkpoints.printable import printable
+from logstore.backup.content import objects_of, read_commit, read_commits, segments_of
+from logstore.backup.patience import PatientStore
+from logstore.backup.report import BackupFault, BackupFinding, BackupReport
+from logstore.tiers import (
+    BackupCommit,
+    MalformedManifestError,
+    ObjectNotFoundError,
+    SegmentKey,
+    TopicBackup,
+)
+from logstore.tiers.keys import commit_key
+
+_DELETED_AT_ONCE = 1000
+
+
+def prune(store: PatientStore, keep: int, report: BackupReport, *, drop_deleted: bool) -> None:
+    """Drop all backups but the newest ``keep``, and the segments that only they name.
+
+    One that reaches further in a partition than all later ones stays, too, unless
+    ``drop_deleted``. Nothing is dropped while a backup cannot be read, because what it names is
+    not known. The commits go first, so that none names what is gone.
+    """
+    reached = dict[tuple[uuid.UUID, int], int]()
+    kept, dropped = set[SegmentKey](), set[SegmentKey]()
+    numbers = list[int]()
+    listed = sorted(read_commits(store).listed, reverse=True)
+    for place, number in enumerate(listed if len(listed) > keep else ()):
+        try:
+            commit = read_commit(store, number)
+        except (MalformedManifestError, ObjectNotFoundError) as error:
+            reason = f"{error.reason}: no backup is dropped while this one cannot be read"
+            report.findings.append(BackupFinding(BackupFault.MALFORMED, error.key, reason))
+            return
+        further = _further(commit, reached)
+        if place >= keep and further and not drop_deleted:
+            report.notes.append(
+                f"backup {number} stays: no later one has {', '.join(further[:3])}"
+                f"{f' and {len(further) - 3} more' if len(further) > 3 else ''} as far; "
+                "--drop-deleted drops it"
+            )
+        stays = place < keep or (bool(further) and not drop_deleted)
+        (kept if stays else dropped).update(key for *_, key in segments_of(commit))
+        if not stays:
+            numbers.append(number)
+    objects = objects_of(sorted(dropped - kept))
+    store.delete([commit_key(number) for number in sorted(numbers)])
+    for start in range(0, len(objects), _DELETED_AT_ONCE):
+        store.delete(objects[start : start + _DELETED_AT_ONCE])
+    report.pruned = len(numbers) + len(objects)
+
+
+def _further(commit: BackupCommit, reached: dict[tuple[uuid.UUID, int], int]) -> list[str]:
+    """The partitions that reach further in a commit than ``reached``, which takes it in."""
+    found = []
+    for tp, topic, part in commit.partitions():
+        place = topic.topic_id, part.partition
+        if part.end_offset > reached.get(place, part.log_start_offset):
+            found.append(printable(str(tp)))
+            reached[place] = part.end_offset
+    return found
+
+
+def what_vanished(
+    before: BackupCommit, topics: Iterable[TopicBackup]
+) -> Iterator[str | BackupFinding]:
+    """What the backup before has and a new one has not, as notes; as findings where no deletion of
+    a topic explains it."""
+    there = {topic.topic: topic for topic in topics}
+    for topic in before.topics:
+        name, now = printable(topic.topic), there.get(topic.topic)
+        if now is None:
+            yield f"{name} is no more in the source; backups up to {before.number} have it"
+        elif now.topic_id != topic.topic_id:
+            yield f"{name} was made anew; backups up to {before.number} have the earlier one"
+        else:
+            left = {part.partition for part in now.partitions}
+            for part in topic.partitions:
+                if part.partition not in left:
+                    yield BackupFinding(
+                        BackupFault.GONE,
+                        commit_key(before.number),
+                        "is not in the source, which has other partitions of the topic; backups "
+                        "up to this one have it",
+                        topic.topic,
+                        part.partition,
+                        part.log_start_offset,
+                        part.end_offset,
+                    )
+
+
+__all__ = ["prune", "what_vanished"]
