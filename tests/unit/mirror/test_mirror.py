@@ -20,6 +20,7 @@ from replication.mirror import (
     SourceUnreachableError,
 )
 from replication.mirror.following import Following
+from replication.mirror.identity import MirrorIdentity, settle
 from replication.server.serving import ServedCluster
 from tests.support.mirrors import (
     DIRECTORY,
@@ -214,6 +215,40 @@ def test_a_promoted_mirror_does_not_follow(kafka: ServedCluster) -> None:
     file.write(dataclasses.replace(known, state=MirrorState.PROMOTED))
     with mirror_of(kafka, storage) as mirror, pytest.raises(MirrorRefusedError, match="promoted"):
         mirror.start()
+
+
+def test_a_promotion_between_the_look_and_the_lock_is_seen(
+    kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tp, storage = topic(kafka), MemoryStorage()
+    with mirror_of(kafka, storage, topics=(tp.topic,)) as mirror:
+        mirror.start()
+    file = MirrorFile.of(DIRECTORY, storage)
+
+    def late(*arguments: Any) -> MirrorIdentity:
+        found = settle(*arguments)
+        file.write(dataclasses.replace(found, state=MirrorState.PROMOTED))
+        return found
+
+    monkeypatch.setattr("replication.mirror.mirror.settle", late)
+    with mirror_of(kafka, storage) as mirror, pytest.raises(MirrorRefusedError, match="promoted"):
+        mirror.start()
+    known = file.read()
+    assert known is not None
+    assert known.state is MirrorState.PROMOTED
+
+
+def test_what_was_kept_is_not_deleted_for_a_forgotten_option(kafka: ServedCluster) -> None:
+    tp, storage = topic(kafka), MemoryStorage()
+    options: dict[str, Any] = {"topics": (tp.topic,)}
+    with mirror_of(kafka, storage, keep_deleted=True, **options) as mirror:
+        mirror.start()
+    forgotten = mirror_of(kafka, storage, **options)
+    with forgotten, pytest.raises(MirrorRefusedError, match="--keep-deleted is missing"):
+        forgotten.start()
+    with mirror_of(kafka, storage, keep_deleted=True, **options) as mirror:
+        mirror.start()
+        caught_up(mirror)
 
 
 def test_internal_topics_come_along(kafka: ServedCluster) -> None:
