@@ -58,25 +58,12 @@ class ArrowObjectStore:
             if only_if_absent and self.filesystem.get_file_info([path])[0].is_file:
                 raise ObjectExistsError(key, "is there already", False, self.uri)
             if self._needs_folders():
-<<<<<<< HEAD
                 self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-=======
-                self._files.create_dir(path.rpartition("/")[0], recursive=True)
             # A put that does not even begin leaves what is there, maybe by a later try, alone.
-            stream = self._files.open_output_stream(path, compression=None, buffer_size=None)
->>>>>>> main
+            stream = self.filesystem.open_output_stream(path, compression=None, buffer_size=None)
             try:
                 self._write(stream, given)
             except BaseException:
-<<<<<<< HEAD
-                # Arrow finishes an object that is given up, with what it has by then.
-                with suppress(OSError, ValueError):
-                    self.filesystem.delete_file(path)
-                raise
-
-    def _write(self, path: str, parts: Parts) -> None:
-        stream = self.filesystem.open_output_stream(path, compression=None, buffer_size=None)
-=======
                 self._delete_torn(path, size)
                 raise
 
@@ -87,11 +74,10 @@ class ArrowObjectStore:
         have put the object again.
         """
         with suppress(OSError, ValueError):
-            if self._files.get_file_info([path])[0].size != size:
-                self._files.delete_file(path)
+            if self.filesystem.get_file_info([path])[0].size != size:
+                self.filesystem.delete_file(path)
 
     def _write(self, stream: Any, parts: Parts) -> None:
->>>>>>> main
         waiting = 0
         with stream:
             for part in parts:
@@ -171,16 +157,15 @@ class ArrowObjectStore:
 
 
 def _sending_itself(files: fs.FileSystem) -> fs.FileSystem:
-    """An S3 whose streams send a part while they are given it, from where its bytes are, and a
-    small object in one request. By default they copy each part, and send it behind our back.
+    """An S3 whose streams send a part while they are given it, from where its bytes are. By default
+    they copy each part, and send it behind our back.
 
     A URI has no word for it, so the options come from what a pickle of the file system has.
     """
     if files.type_name != "s3":
         return files
     build, (options,) = files.__reduce__()
-    chosen = {"background_writes": False, "allow_delayed_open": True}
-    changed: fs.FileSystem = build({**options, **chosen})
+    changed: fs.FileSystem = build({**options, "background_writes": False})
     return changed
 
 
