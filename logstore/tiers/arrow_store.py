@@ -157,16 +157,15 @@ class ArrowObjectStore:
 
 
 def _sending_itself(files: fs.FileSystem) -> fs.FileSystem:
-    """An S3 whose streams send a part while they are given it, from where its bytes are, and a
-    small object in one request. By default they copy each part, and send it behind our back.
+    """An S3 whose streams send a part while they are given it, from where its bytes are. By default
+    they copy each part, and send it behind our back.
 
     A URI has no word for it, so the options come from what a pickle of the file system has.
     """
     if files.type_name != "s3":
         return files
     build, (options,) = files.__reduce__()
-    chosen = {"background_writes": False, "allow_delayed_open": True}
-    changed: fs.FileSystem = build({**options, **chosen})
+    changed: fs.FileSystem = build({**options, "background_writes": False})
     return changed
 
 
