@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NoReturn
 
+from checkpoints import META_PROPERTIES
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore.backup.configs import topic_configs
@@ -61,9 +64,11 @@ from logstore.directory.listing import ListedSegment, PartitionLayout
 from logstore.directory.segment_index import SegmentIndex
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage.base import File
+from logstore.storage.local import LocalStorage
 from logstore.storage.paths import Paths, each_path
 from logstore.tiers import (
     BackupCommit,
+    LocalObjectStore,
     ObjectExistsError,
     ObjectStore,
     PartitionBackup,
@@ -169,6 +174,7 @@ class Backup:
             topic_configs=self._configs(report),
             note=report.notes.append,
         )
+        self._check_place()
         owner, topics = source.look()
         commits = read_commits(self._store)
         report.cluster_id = owner.cluster_id
@@ -176,6 +182,8 @@ class Backup:
         self._check_owner(owner, commits.newest)
         self._check_there_is_something(topics, commits.newest)
         content = read_content(self._store, commits)
+        if content.log_file:
+            self._refuse_place(content.log_file)
         if self.options.read_back is ReadBack.FULL:
             self._read_what_is_there(content, report)
         writer = SegmentWriter(
@@ -194,6 +202,23 @@ class Backup:
     def _configs(self, report: BackupReport) -> Mapping[str, Mapping[str, str]]:
         given = self.options.topic_configs
         return topic_configs(self._directories, report.notes.append) if given is None else given
+
+    def _check_place(self) -> None:
+        """Refuse to put objects into a log directory: a broker takes their folders for logs."""
+        if not isinstance(self._store.store, LocalObjectStore):
+            return
+        storage = LocalStorage()
+        place = storage.real_path(self._store.uri)
+        sources = {storage.real_path(path) for path in self._directories}
+        while place != os.path.dirname(place):
+            meta = os.path.join(place, META_PROPERTIES)
+            if place in sources or storage.info(meta) is not None:
+                self._refuse_place(place)
+            place = os.path.dirname(place)
+
+    def _refuse_place(self, file: str) -> NoReturn:
+        reason = f"is, or lies in, a log directory: {printable(file)}. Give a place of its own"
+        raise BackupRefusedError(self._store.uri, reason)
 
     def _check_owner(self, owner: SourceOwner, newest: BackupCommit | None) -> None:
         if newest is None:

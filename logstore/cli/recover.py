@@ -54,7 +54,10 @@ def recover(
     could not be closed in order.
     """
     from logstore.recovery import RecoveryOptions
+    from logstore.storage.uri import log_directory
 
+    if log_directory(path) != path:
+        fail(f"{printable(path)}: a store of segments is never changed; see logstore restore")
     if not os.path.isdir(path):
         fail(f"{printable(path)}: not a directory")
     options = RecoveryOptions(keep_cut=keep_cut, scan_all=scan_all)

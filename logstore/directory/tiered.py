@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from checkpoints.errors import MalformedCheckpointError
+from checkpoints.files import UnusableFileError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
 from logstore.common.parallel import at_once
@@ -231,7 +232,14 @@ def in_tier(split: Split, spare: Spare, settings: ReadSettings) -> list[Split]:
         OSError: the medium refused.
     """
     for look in (_layout_in_tier, _seen_last, _layout_in_tier_now):
-        layout = look(spare.uri)
+        try:
+            layout = look(spare.uri)
+        except UnusableFileError:
+            # The backup that was the newest when the query was planned may have been dropped since,
+            # and a later one has its segments.
+            if look is _layout_in_tier_now:
+                raise
+            continue
         reason = _missing(layout, spare)
         if layout is not None and not reason:
             start = max(split.from_offset, split.above + 1, _base(spare.header))

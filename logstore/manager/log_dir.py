@@ -53,6 +53,10 @@ from logstore.storage.base import DirLock, FileKind, Storage
 logger = get_logger(__name__)
 
 LOCK = ".lock"
+_BACKUPS = "logstore-backup"  # the folder of a store of backups that lists them
+_A_BACKUP = (
+    "this is a store of backups, which is only read: logstore restore makes a log directory of it"
+)
 _CREATION = "topic-creation-"
 _STOP_FILES = (CLEAN_SHUTDOWN, CLOSED_REPLICAS)
 _NOT_LOGS = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
@@ -185,16 +189,18 @@ class LogDir:
 
         Raises:
             LogDirLockedError: another process has it.
-            StorageFailedError: the disk refused.
+            StorageFailedError: the disk refused, or it is a store of backups.
         """
         try:
             if storage.info(path) is None:
                 storage.make_dir(path)
             is_new = storage.info(posixpath.join(path, META_PROPERTIES)) is None
+            if is_new and storage.info(posixpath.join(path, _BACKUPS)) is not None:
+                raise StorageFailedError(path, "open", _A_BACKUP)
             if is_new:
                 storage.sync_dir(os.path.dirname(os.path.normpath(path)) or ".")
             lock = storage.lock(posixpath.join(path, LOCK))
-        except LogDirLockedError:
+        except (LogDirLockedError, StorageFailedError):
             raise
         except OSError as error:
             raise StorageFailedError(path, "open", str(error)) from error

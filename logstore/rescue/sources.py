@@ -39,12 +39,18 @@ from checkpoints.topic_properties import TOPIC_PROPERTIES
 from logstore.common.errors import ConfigError
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
+from logstore.storage.uri import log_directory
 
 LOCK = ".lock"
 _CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
 _MARKS = (*_CHECKPOINTS, META_PROPERTIES, LOCK, clean_shutdown.CLEAN_SHUTDOWN)
 _DATA = re.compile(r"([0-9]{20})\.log(\.swap|\.[0-9]+(\.[0-9]+)?\.cut)?")
 """Files with batches of the log: segments, and what a recovery cut off and kept."""
+
+_A_STORE = (
+    "a store of segments, which logstore restore brings back; with --lossy what is damaged is left "
+    "out and named"
+)
 
 T = TypeVar("T")
 
@@ -106,6 +112,8 @@ class SourceReader:
             ConfigError: it is neither.
             OSError: it cannot be listed.
         """
+        if log_directory(path) != path:
+            raise ConfigError(f"{printable(path)}: {_A_STORE}")
         info = self._storage.info(path)
         if info is None or not info.is_dir:
             raise ConfigError(f"{printable(path)}: not a directory")

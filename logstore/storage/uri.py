@@ -61,6 +61,12 @@ def log_directory(uri: str) -> str:
         ConfigError: as ``open_storage``.
         OSError: the store refused, or has no whole backup.
     """
+    if uri.startswith(f"{TIER_SCHEME}+"):  # as a user writes it, who means it as it is now
+        plain = unpinned(uri)
+        found = log_directory(plain)
+        if found == plain:
+            raise ConfigError(f"{shown(uri)}: this is no backup, and no tier of a broker")
+        return found
     if _IS_VIEW.match(uri):
         return uri
     above, below = uri, ""
@@ -79,7 +85,7 @@ def log_directory(uri: str) -> str:
             return uri  # who reads it finds the same, and knows how to say it
         if not any(entry.is_dir and _MAY_BE_A_STORE.fullmatch(entry.name) for entry in entries):
             return uri
-        found: str = importlib.import_module(_TIERS).pinned(above, entries)
+        found = importlib.import_module(_TIERS).pinned(above, entries)
         if found == above:
             return uri
         return join_uri(found, below) if below else found

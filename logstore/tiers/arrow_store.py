@@ -59,16 +59,25 @@ class ArrowObjectStore:
                 raise ObjectExistsError(key, "is there already", False, self.uri)
             if self._needs_folders():
                 self._files.create_dir(path.rpartition("/")[0], recursive=True)
+            # A put that does not even begin leaves what is there, maybe by a later try, alone.
+            stream = self._files.open_output_stream(path, compression=None, buffer_size=None)
             try:
-                self._write(path, given)
+                self._write(stream, given)
             except BaseException:
-                # Arrow finishes an object that is given up, with what it has by then.
-                with suppress(OSError, ValueError):
-                    self._files.delete_file(path)
+                self._delete_torn(path, size)
                 raise
 
-    def _write(self, path: str, parts: Parts) -> None:
-        stream = self._files.open_output_stream(path, compression=None, buffer_size=None)
+    def _delete_torn(self, path: str, size: int) -> None:
+        """Arrow finishes an object that is given up, with what it has by then.
+
+        One of the whole size is another's: the caller may have waited long enough for this put, and
+        have put the object again.
+        """
+        with suppress(OSError, ValueError):
+            if self._files.get_file_info([path])[0].size != size:
+                self._files.delete_file(path)
+
+    def _write(self, stream: Any, parts: Parts) -> None:
         waiting = 0
         with stream:
             for part in parts:

@@ -107,6 +107,10 @@ class RemotePartition:
     log_start: int | None = None
     end_offset: int = -1
     mtime_ms: int = 0
+    missing: str = (
+        "in no segment of the store. A listing may lag: try again. Else objects are missing"
+    )
+    """Where offsets between two segments are, and what to do."""
 
 
 class RemoteLayout(Protocol):
@@ -156,6 +160,9 @@ class BackupLayout:
             min(partition.log_start_offset, partition.end_offset),
             partition.end_offset,
             self._commit.time_ms,
+            "not in this backup: they could not be read in its source, which was damaged. "
+            "logstore restore brings back the rest, and logstore backup puts them when the source "
+            "is mended",
         )
 
     def _segment(

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from checkpoints.files import UnusableFileError
 from logstore.common.clock import SystemClock
+from logstore.common.errors import ConfigError
 from logstore.common.extras import Extra, load
 from logstore.common.random_id import random_id
 from logstore.common.types import Buffer
@@ -95,9 +96,12 @@ def open_store(uri: str) -> ObjectStore:
     whatever else ``pyarrow.fs`` reaches.
 
     Raises:
-        ConfigError: an unknown scheme or option, or what it needs is not installed.
+        ConfigError: an unknown scheme or option, or what it needs is not installed; or the place is
+            empty, as a variable without a value is, or the root of the file system.
     """
     storage, path = open_storage(uri)
+    if not path.strip("/"):
+        raise ConfigError(f"{shown(uri)!r} names no store: its objects would lie in the root")
     if isinstance(storage, LocalStorage):
         return LocalObjectStore(path)
     module = load("logstore.tiers.arrow_store", Extra.ARROW, f"{shown(uri)}: a store")

@@ -21,8 +21,10 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from checkpoints.loggers import get_logger
+from checkpoints.meta_properties import META_PROPERTIES
 from logstore.common.clock import SystemClock
 from logstore.common.errors import ConfigError
+from logstore.format.filenames import partition_dir
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.uri import TIER_SCHEME, open_plain, shown
 from logstore.tiers import keys
@@ -51,10 +53,13 @@ class StoreKind(Enum):
 def kind_of(storage: Storage, path: str, entries: Collection[FileInfo]) -> StoreKind | None:
     """What kind of store a directory with these entries is; ``None`` for any other directory.
 
+    A log directory is none, whatever folders somebody puts in it: who reads it wants its logs.
     Of Aiven's layout and of Kafka's the folders have the same form. What they hold tells them
     apart: folders of partitions, or files of segments.
     """
     folders = [entry.name for entry in entries if entry.is_dir]
+    if _is_log_directory(entries):
+        return None
     if keys.COMMITS in folders:
         return StoreKind.BACKUP
     for name in folders:
@@ -69,6 +74,19 @@ def kind_of(storage: Storage, path: str, entries: Collection[FileInfo]) -> Store
     return None
 
 
+def _is_log_directory(entries: Collection[FileInfo]) -> bool:
+    """Whether brokers' logs are there: whatever else somebody put beside them, they are read."""
+    return any(
+        (entry.is_file and entry.name == META_PROPERTIES)
+        or (
+            entry.is_dir
+            and partition_dir(entry.name) is not None
+            and keys.parse_topic_dir(entry.name) is None
+        )
+        for entry in entries
+    )
+
+
 def pinned(uri: str, entries: Collection[FileInfo]) -> str:
     """The URI of the view of a store as it is now, ``uri`` itself if it is none.
 
@@ -76,7 +94,8 @@ def pinned(uri: str, entries: Collection[FileInfo]) -> str:
         OSError: the store refused, or has no whole backup.
     """
     storage, path = open_plain(uri)
-    if any(entry.is_dir and entry.name == _LOCAL_TIER for entry in entries):
+    in_there = any(entry.is_dir and entry.name == _LOCAL_TIER for entry in entries)
+    if in_there and not _is_log_directory(entries):
         below = _joined(uri, _LOCAL_TIER)
         return pinned(below, storage.scan_dir(f"{path}/{_LOCAL_TIER}"))
     kind = kind_of(storage, path, entries)

@@ -208,11 +208,7 @@ def show_partition(path: str, remote: RemotePartition, objects: Objects) -> dict
     """
     choice = choose(remote.segments, remote.history, remote.log_start)
     for hole in choice.holes:
-        raise broken(
-            path,
-            f"offsets {hole.start} to {hole.end - 1} are in no segment of the store. A listing may "
-            "lag: try again. Else objects are missing",
-        )
+        raise broken(path, f"offsets {hole.start} to {hole.end - 1} are {remote.missing}")
     for segment, reason in choice.left:
         logger.info("%s: %s is left out: %s", path, _place(segment), reason.value)
     end = choice.pieces[-1].end if choice.pieces else remote.log_start or 0

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import fs
 
+from logstore.common.errors import ConfigError
 from logstore.storage.arrow_fs import ArrowStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyObjectStore
 from logstore.tiers.arrow_store import ArrowObjectStore
-from logstore.tiers.errors import ObjectExistsError, ObjectNotFoundError, StoreError
+from logstore.tiers.errors import (
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreUnavailableError,
+)
 from logstore.tiers.object_store import (
     LocalObjectStore,
     MemoryObjectStore,
@@ -47,6 +54,51 @@ STORES: dict[str, Callable[[Path], ObjectStore]] = {
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return STORES[request.param](tmp_path)
+
+
+@pytest.mark.parametrize("uri", ["", "/", "//", "file:///"])
+def test_a_place_that_is_none_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match="names no store"):
+        open_store(uri)
+
+
+class _LateFiles:
+    """A file system on which one put takes so long that its object was put again meanwhile."""
+
+    type_name = "local"
+
+    def __init__(self, opens: bool) -> None:
+        self.opens, self.late = opens, True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(fs.LocalFileSystem(), name)
+
+    def open_output_stream(self, path: str, **options: Any) -> Any:
+        if not self.late:
+            return fs.LocalFileSystem().open_output_stream(path, **options)
+        self.late = False
+        Path(path).write_bytes(b"whole")
+        if not self.opens:
+            raise OSError("connection reset after a long time")
+        return _Reset()
+
+
+class _Reset:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def write(self, data: object) -> None:
+        raise OSError("connection reset after a long time")
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_put_that_fails_late_leaves_what_its_repeat_has_put(tmp_path: Path, opens: bool) -> None:
+    store: Any = _arrow(tmp_path)
+    store._files = _LateFiles(opens)
+    with pytest.raises(StoreUnavailableError):
+        put(store, "a/b.log", b"whole")
+    assert store.get("a/b.log") == b"whole"
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from click.testing import CliRunner
 
 from logstore.cli import main
+from logstore.directory import tiered
 from logstore.spark import verify_on_spark
 from logstore.spark.native_plan import native_plan
+from logstore.tiers import opening
 from tests.spark.reading import read, reader, tasks
 from tests.spark.test_stream import Stream
 from tests.support.tiered_logs import Tiered
@@ -92,6 +94,27 @@ def test_what_retention_took_is_found_in_a_later_backup(tmp_path: Path) -> None:
     back_up(log.local, backup)
     log.retain_locally(now[-1])
     assert rows(made, planned) == expected
+
+
+def test_the_backup_of_the_plan_may_be_gone_where_a_later_one_has_its_segments(
+    tmp_path: Path,
+) -> None:
+    """Of another process, which has not read the backup before it was dropped."""
+    log, backup = Tiered(tmp_path), tmp_path / "backup"
+    bases = log.bases(log.local)
+    expected = read(log.whole)
+    back_up(log.local, backup)
+    log.retain_locally(bases[1])
+    made = reader(log.local, tier=backup, startingOffsets=f'{{"orders": {{"0": {bases[1]}}}}}')
+    planned = tasks(made)
+    with log.appending(log.local) as append:
+        append(50)
+    back_up(log.local, backup)
+    (backup / "logstore-backup" / f"{1:020d}.json").unlink()
+    log.retain_locally(log.bases(log.local)[-1])
+    for cache in (opening._opened, opening._kept_commit, tiered._layout_in_tier):
+        cache.cache_clear()
+    assert rows(made, planned) == [row for row in expected if row["offset"] >= bases[1]]
 
 
 def test_a_stream_over_both_needs_offsets_alone(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from logstore.common.random_id import random_id
 from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.local import LocalStorage
+from logstore.storage.uri import log_directory
 from logstore.verify import Progress, Severity, VerifyReport
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ def outlook(
     damaged |= {TopicPartition(part.topic, part.partition) for part in unread if part.topic}
     if not damaged or not all((info := storage.info(path)) and info.is_dir for path in paths):
         return None
+    if stores := [path for path in paths if log_directory(path) != path]:
+        command = f"logstore restore {shlex.quote(printable(stores[0]))} --lossy --to DST"
+        return Outlook(command, reason="a store is restored, and what is damaged left out")
     sources: list[str] = []
     for path in paths:
         names = broker_directories(storage, path)

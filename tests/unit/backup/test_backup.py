@@ -29,6 +29,7 @@ from logstore.tiers import (
     StoredObject,
     StoreThrottledError,
     StoreUnavailableError,
+    open_store,
 )
 from logstore.tiers.keys import INDEXES, LOG, MANIFEST
 from logstore.verify import verify
@@ -581,6 +582,17 @@ def test_a_source_with_nothing_in_it_does_not_follow_a_backup(
     assert check_store(store).backups == [1]
     assert backup(source, store, keep=1, drop_deleted=True).number == 2
     assert check_store(store).backups == [2]
+
+
+@pytest.mark.parametrize("place", ["", "below", "orders-0", "..", "../other", "../link"])
+def test_a_log_directory_is_no_store(source: GrowingSource, place: str) -> None:
+    """A broker takes what lies in its directory for logs."""
+    other = source.copy(source.path.parent / "other")
+    (source.path.parent / "link").symlink_to(other.path)
+    before = sorted(source.path.parent.rglob("*"))
+    with pytest.raises(BackupRefusedError, match="a log directory"):
+        Backup([source.path], open_store(str(source.path / place))).run()
+    assert sorted(source.path.parent.rglob("*")) == before
 
 
 def test_topics_that_match_nothing_are_refused(source: GrowingSource, store: RiggedStore) -> None:

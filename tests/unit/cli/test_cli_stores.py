@@ -75,6 +75,26 @@ def test_verify(store: str) -> None:
     assert sum(each["records"] for each in told["partitions"]) == 190
 
 
+def test_what_writes_directories_leads_to_restore(store: str, tmp_path: Path) -> None:
+    if "://" in store:  # neither takes a URI
+        return
+    for command in (("rescue", store, "--to", str(tmp_path / "new")), ("recover", store)):
+        refused = logstore(*command, code=2)
+        assert "logstore restore" in refused.stderr + refused.stdout
+    assert not (tmp_path / "new").exists()
+
+
+def test_verify_of_a_damaged_store_leads_to_restore(source: Path, tmp_path: Path) -> None:
+    stores.put_backup(tmp_path, source)
+    path = sorted(tmp_path.glob("orders-*/0/*.log"))[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    told = logstore("verify", str(tmp_path), code=None).stdout
+    assert f"logstore restore {tmp_path} --lossy --to DST" in told
+    assert "logstore rescue" not in told
+
+
 def test_export(store: str, source: Path, tmp_path: Path) -> None:
     for name, path in (("store", store), ("source", str(source))):
         logstore("export", path, "orders", "--to", str(tmp_path / f"{name}.jsonl"))
@@ -124,7 +144,7 @@ def test_a_hole_is_told_by_every_command(source: Path, tmp_path: Path) -> None:
     first = commit["topics"][0]["partitions"][0]["segments"][0]
     first["end"] = 100
     stores.put_commit(tmp_path, 1, commit)
-    reason = "offsets 100 to 113 are in no segment"
+    reason = "offsets 100 to 113 are not in this backup"
     assert reason in logstore("read", str(tmp_path), "orders", code=2).output
     told = logstore("verify", str(tmp_path), "--json", code=2).stdout
     assert reason in str(json.loads(told))

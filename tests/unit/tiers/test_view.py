@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from logstore.common.errors import ConfigError
+from logstore.common.errors import ConfigError, StorageFailedError
 from logstore.directory import layout
+from logstore.manager import LogManager
 from logstore.storage import Storage
 from logstore.storage.uri import join_uri, log_directory, open_storage, shown
+from logstore.tiers import opening
 from logstore.verify import VerifyOptions, verify
 from tests.support import stores
 from tests.support.stores import Chunking
@@ -209,6 +211,7 @@ def test_the_newest_whole_backup_is_shown(source: Path, tmp_path: Path) -> None:
     assert opened(tmp_path)[0].scan_dir(str(tmp_path))[0].is_file
     newest = tmp_path / "logstore-backup" / f"{2:020d}.json"
     newest.write_bytes(newest.read_bytes()[:-10])
+    opening._kept_commit.cache_clear()  # as another process
     storage, root = opened(tmp_path)
     assert storage.info(f"{root}/orders-0") is not None
     # A view that was planned goes on with what it was planned on.
@@ -226,6 +229,40 @@ def test_no_whole_backup_is_no_empty_one(source: Path, tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(OSError, match="no backup yet"):
         log_directory(str(tmp_path))
+
+
+def test_a_log_directory_stays_one_whatever_folder_is_put_in_it(
+    source: Path, tmp_path: Path
+) -> None:
+    """A backup into the directory that it is of would else hide all that comes later."""
+    for name in ("logstore-backup", "kafka-tiered-storage"):
+        directory = tmp_path / name
+        shutil.copytree(source, directory)
+        _backup(directory, source)
+        (directory / name).mkdir(exist_ok=True)
+        assert log_directory(str(directory)) == str(directory)
+        (directory / "meta.properties").unlink(missing_ok=True)
+        assert log_directory(str(directory)) == str(directory)
+
+
+def test_nobody_writes_logs_into_a_store_of_backups(source: Path, tmp_path: Path) -> None:
+    _backup(tmp_path, source)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StorageFailedError, match="logstore restore"):
+        LogManager([str(tmp_path)])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_user_may_name_a_view_without_its_moment(store: Path) -> None:
+    uri = f"tier+file://{store}"
+    listed = layout.list_partitions([uri])
+    assert [each.name for each in listed] == ["orders-0", "orders-1"]
+    found = log_directory(uri)
+    assert found == log_directory(found)
+    if "backup" in {path.name.removeprefix("logstore-") for path in store.iterdir()}:
+        assert found == log_directory(str(store))
+    with pytest.raises(ConfigError, match="no backup"):
+        log_directory(f"tier+file://{store.parent}")
 
 
 def test_a_log_start_inside_a_segment(source: Path, tmp_path: Path) -> None:
@@ -315,6 +352,16 @@ def test_a_hole_is_refused_with_its_offsets(source: Path, tmp_path: Path) -> Non
     stores.put_tiered(tmp_path, directory, [far])
     with pytest.raises(OSError, match=r"offsets 138 to 1113 are in no segment.*try again"):
         opened(tmp_path)[0].scan_dir(f"{tmp_path}/orders-0")
+
+
+def test_a_hole_of_a_backup_was_one_of_its_source(source: Path, tmp_path: Path) -> None:
+    """Nothing is listed for a backup, so no listing lags."""
+    commit = stores.put_backup(tmp_path, source)
+    commit["topics"][0]["partitions"][0]["segments"][0]["end"] = 100
+    stores.put_commit(tmp_path, 1, commit)
+    with pytest.raises(OSError, match=r"offsets 100 to 113 are not in this.*restore") as error:
+        opened(tmp_path)[0].scan_dir(f"{tmp_path}/orders-0")
+    assert "listing" not in str(error.value)
 
 
 def test_a_backup_that_lacks_its_end_is_refused(source: Path, tmp_path: Path) -> None:
