@@ -87,8 +87,13 @@ def run(wanted: MirrorOptions) -> int:
         if (reason := _close(mirror)) and not ending.code:
             ending = RunEnding(EXIT_ERROR, reason)
         if backup is not None:
-            backup.close()
-            if not ending.code and not backup.run_now() and wanted.once:
+            if not (wanted.as_json or ending.code):
+                screen.line(f"the last backup, to {printable(backup.status.uri)}")
+            has_failed = bool(ending.code)
+            is_made = backup.finish(
+                lambda: has_failed or signals.stop.is_set(), one_more=not has_failed
+            )
+            if not (is_made or has_failed) and wanted.once:
                 ending = RunEnding(EXIT_ERROR, f"no backup: {backup.status.failure}")
         reporter.finish()
     if ending.reason:

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -292,7 +293,7 @@ def test_metrics_are_bounded(
 def test_a_store_that_is_down_stops_nobody() -> None:
     answers: list[Any] = [OSError("down"), ValueError("a bug"), ("hole",), ()]
 
-    def run() -> tuple[str, ...]:
+    def run(pause: object) -> tuple[str, ...]:
         found = answers.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -313,7 +314,7 @@ def test_a_store_that_is_down_stops_nobody() -> None:
 def test_backups_go_on_after_a_failure() -> None:
     runs: list[int] = []
 
-    def run() -> tuple[str, ...]:
+    def run(pause: object) -> tuple[str, ...]:
         runs.append(1)
         if len(runs) == 1:
             raise OSError("down")
@@ -351,3 +352,36 @@ def test_an_idle_mirror_looks_at_all_partitions_only_to_show_them() -> None:
     screen.bar = SimpleNamespace(update=lambda *args, **more: None)
     reporter.report_if_due()
     assert len(looks) == seen + 1
+
+
+def test_a_signal_waits_for_no_store_that_is_down() -> None:
+    """Neither for the pauses of the backup that runs, nor with another one."""
+    runs: list[int] = []
+
+    def run(pause: Callable[[float], object]) -> tuple[str, ...]:
+        runs.append(1)
+        pause(3600)
+        return ()
+
+    backup = ContinuousBackup("s3://b", run, 0.001)
+    backup.start()
+    until(lambda: runs)
+    assert not backup.finish(lambda: True)
+    assert (len(runs), backup.status.completed) == (1, 0)
+    assert "a signal came" in backup.status.failure
+
+
+def test_a_signal_leaves_a_store_that_hangs() -> None:
+    never = threading.Event()
+    backup = ContinuousBackup("s3://b", lambda pause: (str(never.wait()),), 60)
+    assert not backup.finish(lambda: True, patience_s=0.05)
+    assert "not done" in backup.status.failure
+    never.set()
+
+
+def test_the_last_backup_comes_after_the_one_that_runs() -> None:
+    runs: list[int] = []
+    backup = ContinuousBackup("s3://b", lambda pause: tuple(map(str, runs[:0])), 60)
+    backup.start()
+    assert backup.finish(lambda: False)
+    assert backup.status.completed == 1
