@@ -96,7 +96,7 @@ class _Reset:
 @pytest.mark.parametrize("opens", [False, True])
 def test_a_put_that_fails_late_leaves_what_its_repeat_has_put(tmp_path: Path, opens: bool) -> None:
     store: Any = _arrow(tmp_path)
-    store._files = _LateFiles(opens)
+    store.filesystem = _LateFiles(opens)
     with pytest.raises(StoreUnavailableError):
         put(store, "a/b.log", b"whole")
     assert store.get("a/b.log") == b"whole"
