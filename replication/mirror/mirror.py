@@ -437,7 +437,7 @@ class Mirror:
             status = following.status()
             if missing and all(tp in status and status[tp].state in _STUCK for tp in missing):
                 return False
-            if missing and self._now_ms() >= deadline_ms:
+            if missing and (self._closed or self._now_ms() >= deadline_ms):
                 return False
             leaders = following.leaders
         return True
