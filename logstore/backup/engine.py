@@ -49,6 +49,7 @@ from logstore.backup.source import (
     log_config,
 )
 from logstore.backup.writer import (
+    PART_SIZE,
     Destination,
     OutgoingSegment,
     Put,
@@ -89,10 +90,17 @@ Progress = Callable[[int, int], None]
 
 PARTITIONS_AT_ONCE = 4
 PUTS_AT_ONCE = 8
-_IN_FLIGHT = 20 << 20
-"""Bytes that are in memory for puts under way: the buffers of a store, and indexes."""
+_SCANS_AT_ONCE = 1  # faster than any store, and each takes some megabytes
+_PARTS_AT_ONCE = 2
+"""Parts of large objects that are in memory. More puts than that are under way, as a store takes
+its time to make one object of the parts."""
 
-_BUFFERED = 20 << 20  # how much of one object a store holds
+_IN_FLIGHT = 24 << 20
+"""Bytes that are in memory for puts under way beside those parts: small objects, and indexes."""
+
+_LARGE_WEIGHT = 5 << 20
+"""What a large object counts of that: four at once, which share the line."""
+
 _ATTEMPTS = 4  # at a partition that changes while it is read
 
 logger = get_logger(__name__)
@@ -370,6 +378,8 @@ class _Work:
         self.source, self.content, self.writer = source, content, writer
         self.report, self.options, self.progress = report, options, progress
         self.in_flight = _InFlight(_IN_FLIGHT)
+        self.scans = threading.Semaphore(_SCANS_AT_ONCE)
+        self.parts = threading.Semaphore(_PARTS_AT_ONCE)
         self.stopped = threading.Event()
         self._lock = threading.Lock()
         self._done = self._total = 0
@@ -645,7 +655,7 @@ class _PartitionRun:
         if self.producers.offset != base:
             self._producers_at(base)
         path = self.layout.path_of(base)
-        with self._opened(segment) as file:
+        with self.work.scans, self._opened(segment) as file:
             try:
                 scanned = scan_source(file, path, base, size, self.config, self.producers)
             except CorruptBatchError as error:  # a marker that says nothing
@@ -688,13 +698,13 @@ class _PartitionRun:
             end,
             tuple(pair for pair in self.epochs if pair[1] < end) or scanned.epochs,
             closed,
+            self.work.parts,
         )
         candidates = self.work.content.candidates_for(
             self.topic.topic_id, self.layout.partition, scanned.base_offset
         )
-        weight = self.work.in_flight.acquire(
-            min(scanned.size, _BUFFERED) + sum(map(len, outgoing.indexes))
-        )
+        own = scanned.size if scanned.size < PART_SIZE else _LARGE_WEIGHT
+        weight = self.work.in_flight.acquire(own + sum(map(len, outgoing.indexes)))
 
         def put() -> Put:
             try:

@@ -13,7 +13,7 @@ from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.options import Number
-from logstore.cli.common.verify_output import progress_bar
+from logstore.cli.common.progress import progress_bar
 from logstore.cli.recover import warnings_in_reports
 
 if TYPE_CHECKING:

@@ -28,6 +28,9 @@ from logstore.storage.local import LocalStorage
 TIER_SCHEME = "tier"
 """Begins the URI of a store that is shown as a log directory."""
 
+ESCAPED = "surrogateescape"
+"""How bytes of local paths that are no text are written in a URI, as everywhere in Python."""
+
 _TIERS = "logstore.tiers.opening"  # by name: it is a room above this one, and seldom needed
 _MAY_BE_A_STORE = re.compile(r"logstore-backup|kafka-tiered-storage|.*-[A-Za-z0-9_-]{22}", re.ASCII)
 _IS_VIEW = re.compile(rf"{TIER_SCHEME}[0-9.]*\+", re.ASCII)
@@ -100,7 +103,7 @@ def open_plain(uri: str) -> tuple[Storage, str]:
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise ConfigError(f"{uri}: a file URI names no host: file:///path")
-        return _LOCAL, unquote(parts.path)
+        return _LOCAL, unquote(parts.path, errors=ESCAPED)
     storage, root = _open_arrow(_with_path(parts, "/"))
     return storage, root + unquote(parts.path).rstrip("/")
 
@@ -137,7 +140,7 @@ def join_uri(uri: str, name: str) -> str:
     if _SEPARATOR not in uri:
         return os.path.join(uri, name)
     parts = urlsplit(uri)
-    return _with_path(parts, f"{parts.path.rstrip('/')}/{quote(name)}")
+    return _with_path(parts, f"{parts.path.rstrip('/')}/{quote(name, errors=ESCAPED)}")
 
 
 def parent_uri(uri: str) -> str:
@@ -153,7 +156,8 @@ def shown(uri: str) -> str:
     store."""
     if _IS_VIEW.match(uri):
         plain = uri.partition("+")[2]
-        return unquote(urlsplit(plain).path) if plain.startswith("file:") else shown(plain)
+        path = unquote(urlsplit(plain).path, errors=ESCAPED)
+        return path if plain.startswith("file:") else shown(plain)
     if _SEPARATOR not in uri:
         return uri
     parts = urlsplit(uri)
@@ -167,6 +171,7 @@ def _with_path(parts: SplitResult, path: str) -> str:
 
 
 __all__ = [
+    "ESCAPED",
     "TIER_SCHEME",
     "join_uri",
     "log_directory",

@@ -129,6 +129,7 @@ class Parts:
                 if total > self._size:
                     break
                 yield view
+                del part, view  # whoever reads the next may need their memory
             if total != self._size:
                 given = f"{total} bytes or more" if total > self._size else f"{total} bytes"
                 raise ValueError(f"{self._key}: {given} were given for an object of {self._size}")
@@ -242,6 +243,7 @@ class LocalObjectStore:
             position = 0
             for part in parts:
                 position += file.write_at(position, part)
+                del part
             file.sync()
         finally:
             file.close()

@@ -26,7 +26,7 @@ from logstore.common.clock import SystemClock
 from logstore.common.errors import ConfigError
 from logstore.format.filenames import partition_dir
 from logstore.storage.base import FileInfo, Storage
-from logstore.storage.uri import TIER_SCHEME, open_plain, shown
+from logstore.storage.uri import ESCAPED, TIER_SCHEME, open_plain, shown
 from logstore.tiers import keys
 from logstore.tiers.errors import BrokenTierError, MalformedManifestError, broken
 from logstore.tiers.layouts import BackupLayout, LocalTieredLayout, RemoteLayout, TieredLayout
@@ -115,7 +115,7 @@ def _joined(uri: str, name: str) -> str:
 
 def _with_pin(uri: str, moment: int) -> str:
     if "://" not in uri:
-        uri = f"file://{quote(os.path.abspath(uri))}"
+        uri = f"file://{quote(os.path.abspath(uri), errors=ESCAPED)}"
     return f"{TIER_SCHEME}{_depth(uri)}.{moment}+{uri.rstrip('/')}"
 
 
@@ -150,7 +150,8 @@ def open_tier(uri: str) -> tuple[Storage, str]:
     if parts.scheme == "file" and not parts.netloc:  # which urlunsplit writes without its slashes
         base = f"file:///{'/'.join(components[:depth])}"
     storage, root = _opened(base, moment)
-    return storage, "/".join([root, *map(unquote, components[depth:])])
+    below = (unquote(each, errors=ESCAPED) for each in components[depth:])
+    return storage, "/".join([root, *below])
 
 
 @lru_cache(maxsize=16)

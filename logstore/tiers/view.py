@@ -31,12 +31,20 @@ from logstore.tiers.cutting import (
     cut_offset_index,
     cut_time_index,
     cut_txn_index,
+    end_of,
     read_all,
 )
 from logstore.tiers.errors import broken
 from logstore.tiers.layouts import RemoteLayout, RemotePartition, RemoteSegment
-from logstore.tiers.lineage import Piece, choose
-from logstore.tiers.sources import ByteSource, ChunkedObject, InlineBytes, Objects, WholeObject
+from logstore.tiers.lineage import Choice, NotShown, Piece, choose
+from logstore.tiers.sources import (
+    ByteSource,
+    ChunkedObject,
+    InlineBytes,
+    Objects,
+    RefusedObject,
+    WholeObject,
+)
 
 logger = get_logger(__name__)
 
@@ -211,6 +219,7 @@ def show_partition(path: str, remote: RemotePartition, objects: Objects) -> dict
         raise broken(path, f"offsets {hole.start} to {hole.end - 1} are {remote.missing}")
     for segment, reason in choice.left:
         logger.info("%s: %s is left out: %s", path, _place(segment), reason.value)
+    _check_covering(path, choice, objects)
     end = choice.pieces[-1].end if choice.pieces else remote.log_start or 0
     if end < remote.end_offset and choice.pieces:
         raise broken(path, f"offsets {end} to {remote.end_offset - 1} are in no segment")
@@ -233,6 +242,26 @@ def show_partition(path: str, remote: RemotePartition, objects: Objects) -> dict
             name = filenames.segment_file_name(empty, suffix)
             shown[name] = _Entry(InlineBytes(b""), remote.mtime_ms)
     return shown
+
+
+def _check_covering(path: str, choice: Choice[RemoteSegment], objects: Objects) -> None:
+    """Refuse a segment that covers others by an end that its log does not have: a manifest has no
+    checksum, and the others' records would be left out in silence."""
+    covered = [s.base_offset for s, reason in choice.left if reason is NotShown.COVERED]
+    for segment, _ in choice.pieces:
+        base, end = segment.base_offset, segment.end_offset
+        if isinstance(segment.log, RefusedObject) or not any(base <= at < end for at in covered):
+            continue
+        place = _place(segment)
+        source = segment.indexes.get(filenames.INDEX_SUFFIX)
+        index = b"" if source is None else read_all(objects.open(source, place))
+        with closing(objects.open(segment.log, place)) as log:
+            found = end_of(log, index, base)
+        if found < end:
+            reason = (
+                f"ends at offset {found}, and {end} by its manifest, which hides other segments"
+            )
+            raise broken(place or path, reason)
 
 
 def _place(segment: RemoteSegment) -> str:

@@ -112,7 +112,7 @@ def test_the_backup_of_the_plan_may_be_gone_where_a_later_one_has_its_segments(
     back_up(log.local, backup)
     (backup / "logstore-backup" / f"{1:020d}.json").unlink()
     log.retain_locally(log.bases(log.local)[-1])
-    for cache in (opening._opened, opening._kept_commit, tiered._layout_in_tier):
+    for cache in (opening._opened, tiered._layout_in_tier):
         cache.cache_clear()
     assert rows(made, planned) == [row for row in expected if row["offset"] >= bases[1]]
 

@@ -16,7 +16,6 @@ from logstore.directory import layout
 from logstore.manager import LogManager
 from logstore.storage import Storage
 from logstore.storage.uri import join_uri, log_directory, open_storage, shown
-from logstore.tiers import opening
 from logstore.verify import VerifyOptions, verify
 from tests.support import stores
 from tests.support.stores import Chunking
@@ -211,7 +210,6 @@ def test_the_newest_whole_backup_is_shown(source: Path, tmp_path: Path) -> None:
     assert opened(tmp_path)[0].scan_dir(str(tmp_path))[0].is_file
     newest = tmp_path / "logstore-backup" / f"{2:020d}.json"
     newest.write_bytes(newest.read_bytes()[:-10])
-    opening._kept_commit.cache_clear()  # as another process
     storage, root = opened(tmp_path)
     assert storage.info(f"{root}/orders-0") is not None
     # A view that was planned goes on with what it was planned on.
@@ -352,6 +350,27 @@ def test_a_hole_is_refused_with_its_offsets(source: Path, tmp_path: Path) -> Non
     stores.put_tiered(tmp_path, directory, [far])
     with pytest.raises(OSError, match=r"offsets 138 to 1113 are in no segment.*try again"):
         opened(tmp_path)[0].scan_dir(f"{tmp_path}/orders-0")
+
+
+def test_an_end_that_no_log_has_hides_no_segment(source: Path, tmp_path: Path) -> None:
+    directory = source / "orders-0"
+    segments = stores.recut(directory, [0, 20, 30, stores.batch_count(directory)])
+    end = segments[0].end
+    for segment in segments:
+        segment.epochs = [(0, 0)]
+    segments[0].end = segments[-1].end + 1
+    stores.put_tiered(tmp_path, directory, segments)
+    with pytest.raises(OSError, match=f"ends at offset {end}, and {segments[0].end} by its"):
+        opened(tmp_path)[0].scan_dir(f"{tmp_path}/orders-0")
+
+
+def test_a_store_in_a_folder_whose_name_is_no_text(source: Path, tmp_path: Path) -> None:
+    root = tmp_path / os.fsdecode(b"bad\xff")
+    _backup(root, source)
+    listed = layout.list_partitions([str(root)])
+    assert [each.name for each in listed] == ["orders-0", "orders-1"]
+    assert not verify([str(root)], VerifyOptions(threads=1)).findings
+    assert shown(log_directory(str(root))) == str(root)
 
 
 def test_a_hole_of_a_backup_was_one_of_its_source(source: Path, tmp_path: Path) -> None:
