@@ -11,8 +11,8 @@ The text of an id is URL-safe base64 of its 16 bytes without padding: 22 charact
 from __future__ import annotations
 
 import base64
+import os
 import re
-import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def is_reserved_id(topic_id: uuid.UUID) -> bool:
     return topic_id.int < _RESERVED_BELOW
 
 
-def random_topic_id(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> uuid.UUID:
+def random_topic_id(random_bytes: Callable[[int], bytes] = os.urandom) -> uuid.UUID:
     """A new id that is not reserved, and whose text does not begin with ``-`` as an option does
     (F-45).
     """

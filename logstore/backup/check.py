@@ -27,6 +27,7 @@ from logstore.common.json_fields import json_fields
 from logstore.common.parallel import run_all
 from logstore.tiers import (
     BackupCommit,
+    LocalObjectStore,
     MalformedManifestError,
     ObjectNotFoundError,
     ObjectStore,
@@ -148,6 +149,7 @@ class _Check:
         if self._options.deep:
             self._deep()
         self._orphans(unnamed, newest)
+        self._leftovers()
         report.backups = sorted(self._read)
         report.segments = len(self._named)
         report.bytes = sum(s.log_size + s.indexes_size for s, _ in self._named.values())
@@ -300,6 +302,18 @@ class _Check:
                 f"{sum(young.values())} objects are named by no backup and too young to be "
                 "orphans: a backup may be on its way"
             )
+
+    def _leftovers(self) -> None:
+        """What killed puts left in a local store."""
+        if not isinstance(self._store.store, LocalObjectStore):
+            return
+        oldest = self._now_ms - self._options.older_than_ms
+        for key in [f.key for f in self._store.store.leftovers() if f.mtime_ms <= oldest]:
+            if self._options.delete:
+                self._store.delete([key])
+                self._report.deleted.append(key)
+            else:
+                self._find(BackupFault.ORPHAN, key, "a put that was cut short left it")
 
     def _taken_meanwhile(self, doomed: list[SegmentKey]) -> set[SegmentKey]:
         """Those of which an object is young by now: a backup that is on its way puts the manifest

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from checkpoints import META_PROPERTIES
 from logstore.backup.patience import PatientStore
 from logstore.backup.report import BackupFault, BackupFinding
 from logstore.backup.writer import OrphanSegment, object_crc
@@ -126,6 +128,9 @@ def holes(partition: PartitionBackup) -> Iterator[tuple[int, int]]:
         yield reached, partition.end_offset
 
 
+_LOG_FILE = re.compile(rf"(?:[^/]+/)?(?:{META_PROPERTIES}|[^/]+/\d{{20}}\.log)", re.ASCII)
+"""Of a log directory, or of one a step below."""
+
 _BITS = {suffix: 1 << number for number, suffix in enumerate(SEGMENT_SUFFIXES)}
 _ALL = (1 << len(SEGMENT_SUFFIXES)) - 1
 
@@ -135,12 +140,14 @@ class StoreContent:
     """A store compared with its newest commit, in one pass over its listing.
 
     ``lost`` are ids of segments whose objects are not there as the commit says. ``candidates`` are
-    objects that it does not name, by topic id, partition and base offset.
+    objects that it does not name, by topic id, partition and base offset. ``log_file`` is a file of
+    a log directory, which is no store.
     """
 
     commits: Commits
     lost: set[uuid.UUID] = field(default_factory=set)
     candidates: dict[tuple[uuid.UUID, int, int], list[OrphanSegment]] = field(default_factory=dict)
+    log_file: str = ""
 
     def candidates_for(self, topic_id: uuid.UUID, partition: int, base: int) -> list[OrphanSegment]:
         return self.candidates.get((topic_id, partition, base), [])
@@ -160,6 +167,8 @@ def read_content(store: PatientStore, commits: Commits) -> StoreContent:
     for listed in store.list():
         parsed = parse_key(listed.key)
         if parsed is None:
+            if _LOG_FILE.fullmatch(listed.key):
+                found.log_file = listed.key
             continue
         key, suffix = parsed
         if key in seen:

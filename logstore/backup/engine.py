@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NoReturn
 
+from checkpoints import META_PROPERTIES, TopicPartition
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore.backup.configs import topic_configs
@@ -46,6 +49,7 @@ from logstore.backup.source import (
     log_config,
 )
 from logstore.backup.writer import (
+    PART_SIZE,
     Destination,
     OutgoingSegment,
     Put,
@@ -53,7 +57,12 @@ from logstore.backup.writer import (
     SegmentWriter,
 )
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.errors import ConfigError, CorruptBatchError, LogstoreError
+from logstore.common.errors import (
+    ConfigError,
+    CorruptBatchError,
+    LogstoreError,
+    ResourceBusyError,
+)
 from logstore.common.parallel import run_all
 from logstore.common.random_id import RandomId, random_id
 from logstore.directory.errors import ListingOutdatedError
@@ -61,9 +70,11 @@ from logstore.directory.listing import ListedSegment, PartitionLayout
 from logstore.directory.segment_index import SegmentIndex
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage.base import File
+from logstore.storage.local import LocalStorage
 from logstore.storage.paths import Paths, each_path
 from logstore.tiers import (
     BackupCommit,
+    LocalObjectStore,
     ObjectExistsError,
     ObjectStore,
     PartitionBackup,
@@ -79,10 +90,17 @@ Progress = Callable[[int, int], None]
 
 PARTITIONS_AT_ONCE = 4
 PUTS_AT_ONCE = 8
-_IN_FLIGHT = 20 << 20
-"""Bytes that are in memory for puts under way: the buffers of a store, and indexes."""
+_SCANS_AT_ONCE = 1  # faster than any store, and each takes some megabytes
+_PARTS_AT_ONCE = 2
+"""Parts of large objects that are in memory. More puts than that are under way, as a store takes
+its time to make one object of the parts."""
 
-_BUFFERED = 20 << 20  # how much of one object a store holds
+_IN_FLIGHT = 24 << 20
+"""Bytes that are in memory for puts under way beside those parts: small objects, and indexes."""
+
+_LARGE_WEIGHT = 5 << 20
+"""What a large object counts of that: four at once, which share the line."""
+
 _ATTEMPTS = 4  # at a partition that changes while it is read
 
 logger = get_logger(__name__)
@@ -169,20 +187,27 @@ class Backup:
             topic_configs=self._configs(report),
             note=report.notes.append,
         )
+        self._check_place()
         owner, topics = source.look()
         commits = read_commits(self._store)
         report.cluster_id = owner.cluster_id
         report.notes += (f"passed over: {finding}" for finding in commits.findings)
         self._check_owner(owner, commits.newest)
-        self._check_there_is_something(topics, commits.newest)
+        self._check_there_is_something(topics, bool(source.busy), commits.newest)
         content = read_content(self._store, commits)
+        if content.log_file:
+            self._refuse_place(content.log_file)
         if self.options.read_back is ReadBack.FULL:
             self._read_what_is_there(content, report)
         writer = SegmentWriter(
             self._store, owner, self.options.read_back, ids=self._ids, clock=self._clock
         )
         work = _Work(source, content, writer, report, self.options, self._progress)
-        backed = work.run(topics)
+        backed = with_busy(work.run(topics), source.busy, commits.newest)
+        report.findings += (
+            BackupFinding(BackupFault.UNSTABLE, error.path, error.reason, *tp)
+            for tp, error in source.busy.items()
+        )
         report.partitions.sort(key=lambda part: (part.topic, part.partition))
         self._commit(owner, content, backed, report)
         if self.options.keep:
@@ -194,6 +219,23 @@ class Backup:
     def _configs(self, report: BackupReport) -> Mapping[str, Mapping[str, str]]:
         given = self.options.topic_configs
         return topic_configs(self._directories, report.notes.append) if given is None else given
+
+    def _check_place(self) -> None:
+        """Refuse to put objects into a log directory: a broker takes their folders for logs."""
+        if not isinstance(self._store.store, LocalObjectStore):
+            return
+        storage = LocalStorage()
+        place = storage.real_path(self._store.uri)
+        sources = {storage.real_path(path) for path in self._directories}
+        while place != os.path.dirname(place):
+            meta = os.path.join(place, META_PROPERTIES)
+            if place in sources or storage.info(meta) is not None:
+                self._refuse_place(place)
+            place = os.path.dirname(place)
+
+    def _refuse_place(self, file: str) -> NoReturn:
+        reason = f"is, or lies in, a log directory: {printable(file)}. Give a place of its own"
+        raise BackupRefusedError(self._store.uri, reason)
 
     def _check_owner(self, owner: SourceOwner, newest: BackupCommit | None) -> None:
         if newest is None:
@@ -211,9 +253,9 @@ class Backup:
                 )
 
     def _check_there_is_something(
-        self, topics: Sequence[BackedTopic], newest: BackupCommit | None
+        self, topics: Sequence[BackedTopic], busy: bool, newest: BackupCommit | None
     ) -> None:
-        if topics:
+        if topics or busy:
             return
         if self._wanted is not None:
             raise ConfigError("the directories have none of the topics that are wanted")
@@ -336,6 +378,8 @@ class _Work:
         self.source, self.content, self.writer = source, content, writer
         self.report, self.options, self.progress = report, options, progress
         self.in_flight = _InFlight(_IN_FLIGHT)
+        self.scans = threading.Semaphore(_SCANS_AT_ONCE)
+        self.parts = threading.Semaphore(_PARTS_AT_ONCE)
         self.stopped = threading.Event()
         self._lock = threading.Lock()
         self._done = self._total = 0
@@ -391,13 +435,17 @@ class _Work:
     ) -> PartitionBackup | None:
         before = self._before.get((topic.topic_id, layout.partition))
         reason, now = "", layout
-        put = dict[tuple[int, int, int], Put]()
+        put, doubted = dict[tuple[int, int, int], Put](), set[tuple[str, int, str]]()
         for _ in range(_ATTEMPTS):
             try:
-                return _PartitionRun(self, pool, topic, now, before, put).run()
+                return _PartitionRun(self, pool, topic, now, before, put, doubted).run()
             except (SourceChangedError, FileNotFoundError, ListingOutdatedError) as error:
                 reason = str(error)
-            again = self.source.again(layout)
+            try:
+                again = self.source.again(layout)
+            except (ResourceBusyError, FileNotFoundError) as error:
+                reason = str(error)
+                continue
             if again is None:
                 self.note(f"{printable(layout.name)} was deleted while it was backed up")
                 return None
@@ -409,7 +457,8 @@ class _Work:
 
     def note(self, text: str) -> None:
         with self._lock:
-            self.report.notes.append(text)
+            if text not in self.report.notes[-_ATTEMPTS:]:
+                self.report.notes.append(text)
 
     def find(
         self,
@@ -449,6 +498,7 @@ class _PartitionRun:
         layout: PartitionLayout,
         before: PartitionBackup | None,
         put: dict[tuple[int, int, int], Put],
+        doubted: set[tuple[str, int, str]],
     ) -> None:
         self.work, self.pool, self.topic, self.layout = work, pool, topic, layout
         self.to = Destination(topic.topic, topic.topic_id, layout.partition)
@@ -462,6 +512,7 @@ class _PartitionRun:
             if segment.segment_id not in work.content.lost
         }
         self.put = put  # by base, end and checksum: what an earlier look has put
+        self.doubted = doubted  # the damage that an earlier look has found
         self.result = PartitionResult(
             layout.topic, layout.partition, layout.log_start_offset, layout.log_start_offset
         )
@@ -508,6 +559,10 @@ class _PartitionRun:
 
     def _finish(self, segments: tuple[StoredSegment, ...]) -> PartitionBackup:
         layout, result = self.layout, self.result
+        fresh = {(path, first, reason) for path, first, _, reason in self.damaged} - self.doubted
+        if fresh:  # it may be of two moments
+            self.doubted |= fresh
+            raise SourceChangedError(*min((path, reason) for path, _, reason in fresh))
         start = layout.log_start_offset
         last_base = layout.segments[-1].base_offset if layout.segments else start
         empty_end = max(start, min(self.limit, last_base))
@@ -600,7 +655,7 @@ class _PartitionRun:
         if self.producers.offset != base:
             self._producers_at(base)
         path = self.layout.path_of(base)
-        with self._opened(segment) as file:
+        with self.work.scans, self._opened(segment) as file:
             try:
                 scanned = scan_source(file, path, base, size, self.config, self.producers)
             except CorruptBatchError as error:  # a marker that says nothing
@@ -643,13 +698,13 @@ class _PartitionRun:
             end,
             tuple(pair for pair in self.epochs if pair[1] < end) or scanned.epochs,
             closed,
+            self.work.parts,
         )
         candidates = self.work.content.candidates_for(
             self.topic.topic_id, self.layout.partition, scanned.base_offset
         )
-        weight = self.work.in_flight.acquire(
-            min(scanned.size, _BUFFERED) + sum(map(len, outgoing.indexes))
-        )
+        own = scanned.size if scanned.size < PART_SIZE else _LARGE_WEIGHT
+        weight = self.work.in_flight.acquire(own + sum(map(len, outgoing.indexes)))
 
         def put() -> Put:
             try:
@@ -689,6 +744,20 @@ def with_later(epochs: Epochs, segments: Iterable[StoredSegment]) -> Epochs:
     return tuple(found)
 
 
+def with_busy(
+    topics: list[TopicBackup], busy: Collection[TopicPartition], before: BackupCommit | None
+) -> list[TopicBackup]:
+    """The topics with partitions that could not be listed as the backup before has them."""
+    found = {topic.topic: topic for topic in topics}
+    for tp, topic, part in before.partitions() if before else ():
+        now = found.get(tp.topic, replace(topic, partitions=()))
+        if tp in busy and now.topic_id == topic.topic_id:
+            parts = sorted((*now.partitions, part), key=lambda each: each.partition)
+            count = max(now.partition_count, topic.partition_count)
+            found[tp.topic] = replace(now, partitions=tuple(parts), partition_count=count)
+    return list(found.values())
+
+
 def keeps_more(known: StoredSegment, scanned: ScannedSegment) -> bool:
     """Whether what is stored of a segment reaches beyond the damage in it.
 
@@ -706,5 +775,6 @@ __all__ = [
     "Progress",
     "agrees",
     "keeps_more",
+    "with_busy",
     "with_later",
 ]

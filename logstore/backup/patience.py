@@ -44,7 +44,7 @@ class Patience:
     """
 
     bound_s: float = 300.0
-    slowest: int = 1 << 20
+    slowest: int = 1 << 18  # several requests share a line
     first_pause_s: float = 0.5
     last_pause_s: float = 30.0
     tries: int = 8

@@ -235,7 +235,7 @@ def restore(
     patient = PatientStore(store)
     options = options or RestoreOptions()
     job = _Restore(patient, storage or LocalStorage(), clock or SystemClock(), options, progress)
-    return job.run(os.path.abspath(target))
+    return job.run(job.real_path(target))
 
 
 def wanted_commit(store: PatientStore, number: int) -> BackupCommit:
@@ -282,6 +282,7 @@ class _Restore:
             self._store.uri, target, commit.number, commit.cluster_id, commit.time_ms
         )
         with self._staging(target) as staging:
+            self._try_name(staging, target)
             self._get_all(staging, plans, report)
             ends = {plan.tp: self._settle(staging, plan) for plan in plans}
             self._checkpoints(staging, plans)
@@ -298,6 +299,22 @@ class _Restore:
         info = self._storage.info(target)
         if info is not None and (not info.is_dir or self._storage.scan_dir(target)):
             raise ConfigError(f"{printable(target)} is there already, and not empty")
+
+    def real_path(self, target: str | os.PathLike[str]) -> str:
+        return self._storage.real_path(os.path.abspath(target))
+
+    def _try_name(self, staging: str, target: str) -> None:
+        """See at once, not after all was read, whether an empty directory can be replaced."""
+        if self._storage.info(target) is None:
+            return
+        try:
+            self._storage.rename(staging, target)
+            self._storage.rename(target, staging)
+        except OSError as error:
+            raise ConfigError(
+                f"{printable(target)} cannot be replaced, as a mount point cannot "
+                f"({error.strerror}): give a directory below it"
+            ) from error
 
     def _check_room(self, target: str) -> None:
         above = os.path.dirname(target)

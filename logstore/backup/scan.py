@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from logstore.storage.memory import MemoryStorage
 from logstore.storage.uri import join_uri, open_storage
 
 WINDOW = 1 << 20
+_UNBOUNDED = nullcontext()
 _DIRECTORY = "/producers"
 _NO_PRODUCERS = encode_snapshot([])
 
@@ -237,19 +238,25 @@ def crc_of(file: File, path: str, size: int) -> int:
     return crc
 
 
-def parts_of(file: File, path: str, size: int) -> Iterator[memoryview]:
-    """Bytes ``[0, size)`` of a file, piece by piece.
+def parts_of(
+    file: File,
+    path: str,
+    size: int,
+    window: int = WINDOW,
+    memory: AbstractContextManager[object] = _UNBOUNDED,
+) -> Iterator[memoryview]:
+    """Bytes ``[0, size)`` of a file, piece by piece. ``memory`` is held with each.
 
     Raises:
         SourceChangedError: it has fewer, or cannot be read any more.
     """
-    for position in range(0, size, WINDOW):
-        want = min(WINDOW, size - position)
+    for position in range(0, size, window):
+        want = min(window, size - position)
         try:
-            with file.view(position, want) as window:
-                if len(window) < want:
+            with memory, file.view(position, want) as part:
+                if len(part) < want:
                     raise SourceChangedError(path, "it became shorter while it was read")
-                yield window
+                yield part
         except OSError as error:
             raise SourceChangedError(path, f"cannot be read: {error.strerror}") from error
 

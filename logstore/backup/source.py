@@ -6,7 +6,9 @@ Files are read as ``directory`` reads them: by names that two listings agree on,
 from __future__ import annotations
 
 import os
+import posixpath
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,7 +28,7 @@ from checkpoints import (
 from checkpoints.printable import printable
 from logstore.backup.scan import locate
 from logstore.common.config import LogConfig
-from logstore.common.errors import ConfigError
+from logstore.common.errors import ConfigError, ResourceBusyError
 from logstore.directory.errors import NotALogDirectoryError
 from logstore.directory.layout import TopicFilter, list_partitions
 from logstore.directory.listing import UNKNOWN, PartitionLayout
@@ -38,6 +40,8 @@ from logstore.tiers.manifest import Epochs
 
 _NO_ID = uuid.UUID("5f3ec9d6-7c5b-5c0e-9f0a-4c2b4a0c7d11")
 """The namespace of ids for topics that have none, as those of a Kafka before 2.8."""
+
+_LOOKS = 4  # at a partition that changes while it is listed
 
 Note = Callable[[str], None]
 
@@ -84,6 +88,8 @@ class BackupSource:
     ) -> None:
         self.paths, self._wanted, self._broker = list(paths), wanted, broker
         self._given, self._note = dict(topic_configs or {}), note
+        self.busy: dict[TopicPartition, ResourceBusyError] = {}
+        """Those that change faster than they can be listed."""
 
     def look(self) -> tuple[SourceOwner, list[BackedTopic]]:
         """Whose directories they are, and all topics with their partitions as listed now.
@@ -93,7 +99,7 @@ class BackupSource:
                 ``list_partitions``.
             ConfigError: the directories are of several clusters or brokers, or a topic has two ids.
         """
-        layouts = list_partitions(self.paths, self._filter(), broker=self._broker)
+        layouts = self._listed()
         owner = self._owner(layouts)
         found: dict[str, BackedTopic] = {}
         for layout in layouts:
@@ -104,7 +110,7 @@ class BackupSource:
                     f"{printable(layout.name)}: its topic id is another than that of the "
                     "topic's other partitions"
                 )
-            topic.layouts.append(with_rolls(layout, self._note))
+            topic.layouts.append(layout)
             topic.properties = max(
                 topic.properties, self._properties(layout), key=lambda each: each.revision
             )
@@ -112,6 +118,22 @@ class BackupSource:
             if name in self._given:
                 topic.properties = TopicProperties(dict(self._given[name]), 1)
         return owner, list(found.values())
+
+    def _listed(self) -> list[PartitionLayout]:
+        """All partitions but those that are busy in each of a few looks."""
+        looks = Counter[str]()
+        while True:
+            try:
+                layouts = list_partitions(self.paths, self._filter(), broker=self._broker)
+                return [with_rolls(layout, self._note) for layout in layouts]
+            except ResourceBusyError as error:
+                name = posixpath.basename(error.path.rstrip("/"))
+                looks[name] += 1
+                found = filenames.partition_dir(name)
+                if found is None or looks[name] > _LOOKS:
+                    raise
+                if looks[name] == _LOOKS:
+                    self.busy[found.topic_partition] = error
 
     def again(self, layout: PartitionLayout) -> PartitionLayout | None:
         """A partition as it is now; None if it is gone, or belongs to another topic."""
@@ -143,7 +165,9 @@ class BackupSource:
         return SourceOwner(cluster, max((owner.node_id for owner in found), default=UNKNOWN))
 
     def _filter(self) -> TopicFilter:
-        def wanted(topic: str, _: int, __: bool) -> bool:
+        def wanted(topic: str, partition: int, _: bool) -> bool:
+            if (topic, partition) in self.busy:
+                return False
             # The log of a KRaft node says what its cluster is, and is no topic of it.
             if topic == filenames.CLUSTER_METADATA:
                 return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -33,6 +33,9 @@ from logstore.tiers.manifest import FACTS_SIZE_MAX, Epochs, SegmentMetadata
 
 _TAIL = 4 << 10
 """Bytes of the end of a ``.log`` that are read back."""
+
+PART_SIZE = 10 << 20
+"""What is read of a ``.log`` at a time: what Arrow sends as a part, which is then not copied."""
 
 _RANGE = 2 << 20
 _PUTS_MAX = 3
@@ -77,13 +80,15 @@ class Put(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class OutgoingSegment:
     """A checked segment on its way: ``open`` opens its ``.log``, ``end_offset`` is where the next
-    one begins, and ``epochs`` are those of the log up to there."""
+    one begins, and ``epochs`` are those of the log up to there. ``memory`` is held with each part.
+    """
 
     scanned: ScannedSegment
     open: Callable[[], File]
     end_offset: int
     epochs: Epochs
     closed: bool
+    memory: AbstractContextManager[object]
 
     @property
     def indexes(self) -> tuple[bytes, bytes, bytes, bytes, bytes]:
@@ -109,9 +114,10 @@ class OutgoingSegment:
         except OSError as error:
             raise SourceChangedError(scanned.path, f"{error.strerror}") from error
         with closing(file):
-            for part in parts_of(file, scanned.path, scanned.size):
+            for part in parts_of(file, scanned.path, scanned.size, PART_SIZE, self.memory):
                 crc = crc32c(part, crc)
                 yield part
+                del part  # its memory is the next one's
         if crc != scanned.crc:
             raise SourceChangedError(scanned.path, "its bytes changed after they were checked")
 
@@ -313,6 +319,7 @@ def ranges(store: PatientStore, key: str, size: int) -> Iterator[bytes | None]:
 
 
 __all__ = [
+    "PART_SIZE",
     "Destination",
     "OrphanSegment",
     "OutgoingSegment",

@@ -13,7 +13,7 @@ from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.options import Number
-from logstore.cli.common.verify_output import progress_bar
+from logstore.cli.common.progress import progress_bar
 from logstore.cli.recover import warnings_in_reports
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ def _print(report: BackupReport) -> None:
     listing = tables.Listing(
         ["partition"], ["start", "end", "segments", "put", "adopted", "kept", "MB put"]
     )
-    for part in report.partitions:
+    new = [part for part in report.partitions if part.put_bytes or part.adopted]
+    for part in new:
         listing.add_row(
             _name(part),
             f"{part.log_start_offset}",
@@ -179,14 +180,15 @@ def _print(report: BackupReport) -> None:
             f"{part.kept:,}",
             f"{part.put_bytes / 1e6:,.1f}",
         )
-    listing.print()
+    if new:
+        listing.print()
     print_findings(report.findings, report.notes)
     if report.pruned:
         terminal.line(f"note: {report.pruned} objects of earlier backups were deleted")
     where = printable(report.uri)
     lacks = "" if report.whole else f", with {len(report.findings)} findings"
     if report.committed:
-        count = f"{len(report.partitions)} partitions"
+        count = f"{len(report.partitions)} partitions, {report.put_bytes / 1e6:,.1f} MB put"
         terminal.line(f"{where} has backup {report.number}: {count}{lacks}")
     else:
         terminal.line(f"{where}: nothing is new since backup {report.number}{lacks}")

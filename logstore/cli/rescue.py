@@ -12,7 +12,7 @@ from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, json_option
 from logstore.cli.common.options import directories_argument
-from logstore.cli.common.verify_output import progress_bar
+from logstore.cli.common.progress import progress_bar
 from logstore.cli.recover import warnings_in_reports
 from logstore.rescue import PartitionRescue, RescueReport
 from logstore.rescue import rescue as rescue_directories

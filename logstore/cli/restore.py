@@ -13,7 +13,7 @@ from logstore.cli.backup import print_findings, topic_filter, topics_option
 from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.options import Number
-from logstore.cli.common.verify_output import progress_bar
+from logstore.cli.common.progress import progress_bar
 from logstore.cli.records.positions import moment
 from logstore.cli.recover import warnings_in_reports
 
@@ -96,7 +96,8 @@ def restore(
         from logstore.terminal import tables
 
         listing = tables.Listing(["partition"], ["start", "end", "end in backup", "MB"])
-        for part in report.partitions:
+        filled = [part for part in report.partitions if part.end_in_backup > part.log_start_offset]
+        for part in filled:
             listing.add_row(
                 printable(f"{part.topic}-{part.partition}"),
                 f"{part.log_start_offset}",
@@ -104,9 +105,14 @@ def restore(
                 f"{part.end_in_backup}",
                 f"{part.bytes / 1e6:,.1f}",
             )
-        listing.print()
+        if filled:
+            listing.print()
         print_findings(report.findings, report.notes)
-        state = "whole" if report.whole else f"not whole: {len(report.findings)} findings"
+        cut = sum(part.end_offset < part.end_in_backup for part in report.partitions)
+        of_all = f"of {len(report.partitions)} partitions {cut} end before the backup does"
+        state = f"cut as asked: {of_all}" if cut else f"whole: {len(report.partitions)} partitions"
+        if not report.whole:
+            state = f"not whole: {len(report.findings)} findings"
         terminal.line(f"{printable(report.target)} is backup {report.number}, {state}")
     ctx.exit(0 if report.whole else EXIT_FINDINGS)
 

@@ -11,8 +11,9 @@ from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, json_option
 from logstore.cli.common.options import Number
 from logstore.cli.common.outlook import outlook
+from logstore.cli.common.progress import progress_bar
 from logstore.cli.common.spark_session import spark_session
-from logstore.cli.common.verify_output import explanations_of, print_report, progress_bar
+from logstore.cli.common.verify_output import explanations_of, print_report
 from logstore.cli.recover import warnings_in_reports
 from logstore.verify import VerifyOptions
 from logstore.verify import verify as verify_here

@@ -269,19 +269,30 @@ class Schedule:
 
         An unexpected exception ends the call. The other duties that are due run in the next one.
         """
+        soonest: dict[str, int] = {}  # when those are due that depend on the logs
         for duty in self._duties.values():
             now = self._now_ms()
-            if now >= self._due[duty.name] or (duty.may_wait_ms and duty.may_wait_ms() <= 0):
+            if self._is_due(duty, now, soonest):
                 self._due[duty.name] = now + duty.period_ms
                 self._begun[duty.name] = now
                 try:
                     duty.action()
                 except ResourceBusyError as error:
                     logger.warning("%s, again at its next turn: %s", duty.name, error)
+                if duty.may_wait_ms:
+                    soonest[duty.name] = self._now_ms() + duty.may_wait_ms()
         now = self._now_ms()
-        waits = [due - now for due in self._due.values()]
-        waits += [each.may_wait_ms() for each in self._duties.values() if each.may_wait_ms]
+        waits = [due - now for due in (*self._due.values(), *soonest.values())]
         return max(SHORTEST_WAIT_MS, min(waits))
+
+    def _is_due(self, duty: Duty, now: int, soonest: dict[str, int]) -> bool:
+        if now >= self._due[duty.name]:
+            return True
+        if duty.may_wait_ms is None:
+            return False
+        # Once a turn: it looks at all logs, of which there may be thousands.
+        soonest[duty.name] = now + duty.may_wait_ms()
+        return soonest[duty.name] <= now
 
 
 class Runner(Protocol):

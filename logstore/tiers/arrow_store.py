@@ -45,7 +45,7 @@ class ArrowObjectStore:
 
     def __init__(self, storage: ArrowStorage, path: str) -> None:
         self.uri = shown(path.rstrip("/"))
-        self._files: fs.FileSystem = storage.filesystem
+        self.filesystem: fs.FileSystem = _sending_itself(storage.filesystem)
         self._base = storage.inner(path)
 
     def put(
@@ -55,12 +55,12 @@ class ArrowObjectStore:
         given = Parts(key, parts, size)
         path = f"{self._base}/{key}"
         with self._naming(key, given):
-            if only_if_absent and self._files.get_file_info([path])[0].is_file:
+            if only_if_absent and self.filesystem.get_file_info([path])[0].is_file:
                 raise ObjectExistsError(key, "is there already", False, self.uri)
             if self._needs_folders():
-                self._files.create_dir(path.rpartition("/")[0], recursive=True)
+                self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
             # A put that does not even begin leaves what is there, maybe by a later try, alone.
-            stream = self._files.open_output_stream(path, compression=None, buffer_size=None)
+            stream = self.filesystem.open_output_stream(path, compression=None, buffer_size=None)
             try:
                 self._write(stream, given)
             except BaseException:
@@ -74,8 +74,8 @@ class ArrowObjectStore:
         have put the object again.
         """
         with suppress(OSError, ValueError):
-            if self._files.get_file_info([path])[0].size != size:
-                self._files.delete_file(path)
+            if self.filesystem.get_file_info([path])[0].size != size:
+                self.filesystem.delete_file(path)
 
     def _write(self, stream: Any, parts: Parts) -> None:
         waiting = 0
@@ -87,14 +87,15 @@ class ArrowObjectStore:
                     if waiting >= _PARTS_UNDER_WAY * _PART_SIZE:
                         stream.flush()
                         waiting = 0
+                del part
 
     def _needs_folders(self) -> bool:
         """Whether folders are more than a part of names there."""
-        return self._files.type_name in ("local", "hdfs", "subtree", "mock")
+        return self.filesystem.type_name in ("local", "hdfs", "subtree", "mock")
 
     def get(self, key: str, start: int = 0, size: int = -1) -> bytes:
         check_key(key, self.uri)
-        with self._naming(key), self._files.open_input_file(f"{self._base}/{key}") as file:
+        with self._naming(key), self.filesystem.open_input_file(f"{self._base}/{key}") as file:
             rest = max(file.size() - start, 0)
             wanted = rest if size < 0 else min(size, rest)
             data: bytes = file.read_at(wanted, start) if wanted else b""
@@ -108,7 +109,7 @@ class ArrowObjectStore:
         base = f"{self._base}/{folder}".rstrip("/")
         with suppress(ObjectNotFoundError), self._naming(prefix):
             selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
-            found = self._files.get_file_info(selector)
+            found = self.filesystem.get_file_info(selector)
         skipped = len(self._base) + 1
         listed = [
             StoredObject(info.path[skipped:], info.size or 0, (info.mtime_ns or 0) // 1_000_000)
@@ -125,7 +126,7 @@ class ArrowObjectStore:
     def _delete(self, key: str) -> None:
         check_key(key, self.uri)
         with suppress(ObjectNotFoundError), self._naming(key):
-            self._files.delete_file(f"{self._base}/{key}")
+            self.filesystem.delete_file(f"{self._base}/{key}")
 
     @contextmanager
     def _naming(self, key: str, given: Parts | None = None) -> Iterator[None]:
@@ -153,6 +154,19 @@ class ArrowObjectStore:
         if any(sign in reason for sign in _THROTTLED):
             return StoreThrottledError(key, reason, True, self.uri)
         return StoreUnavailableError(key, reason, True, self.uri)
+
+
+def _sending_itself(files: fs.FileSystem) -> fs.FileSystem:
+    """An S3 whose streams send a part while they are given it, from where its bytes are. By default
+    they copy each part, and send it behind our back.
+
+    A URI has no word for it, so the options come from what a pickle of the file system has.
+    """
+    if files.type_name != "s3":
+        return files
+    build, (options,) = files.__reduce__()
+    changed: fs.FileSystem = build({**options, "background_writes": False})
+    return changed
 
 
 __all__ = ["ArrowObjectStore"]

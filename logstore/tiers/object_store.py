@@ -129,6 +129,7 @@ class Parts:
                 if total > self._size:
                     break
                 yield view
+                del part, view  # whoever reads the next may need their memory
             if total != self._size:
                 given = f"{total} bytes or more" if total > self._size else f"{total} bytes"
                 raise ValueError(f"{self._key}: {given} were given for an object of {self._size}")
@@ -242,6 +243,7 @@ class LocalObjectStore:
             position = 0
             for part in parts:
                 position += file.write_at(position, part)
+                del part
             file.sync()
         finally:
             file.close()
@@ -281,7 +283,13 @@ class LocalObjectStore:
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         with self._naming(prefix):
             above, _, _ = prefix.rpartition("/")
-            yield from self._below(above, prefix)
+            found = self._below(above, prefix)
+            yield from (each for each in found if not _is_temporary(each.key))
+
+    def leftovers(self) -> Iterator[StoredObject]:
+        """What puts have written, or write, that has no name yet."""
+        with self._naming(""):
+            yield from (each for each in self._below("", "") if _is_temporary(each.key))
 
     def _below(self, folder: str, prefix: str) -> Iterator[StoredObject]:
         try:
@@ -294,7 +302,7 @@ class LocalObjectStore:
             if entry.is_dir:
                 if f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
                     yield from self._below(key, prefix)
-            elif entry.is_file and key.startswith(prefix) and not entry.name.startswith(_TEMPORARY):
+            elif entry.is_file and key.startswith(prefix):
                 yield StoredObject(key, entry.size, entry.mtime_ms)
 
     def delete(self, keys: Collection[str]) -> None:
@@ -328,6 +336,10 @@ class LocalObjectStore:
         if isinstance(error, PermissionError):
             return StoreDeniedError(key, reason, False, self.uri)
         return StoreUnavailableError(key, reason, True, self.uri)
+
+
+def _is_temporary(key: str) -> bool:
+    return key.rpartition("/")[2].startswith(_TEMPORARY)
 
 
 def _sort_key(entry: FileInfo) -> str:

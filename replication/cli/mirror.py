@@ -15,7 +15,7 @@ from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.options import Number
-from logstore.cli.common.verify_output import progress_bar
+from logstore.cli.common.progress import progress_bar
 from replication.cli.connection import source_options
 from replication.cli.promote import promote
 from replication.cli.quantities import RATE, SECONDS

@@ -58,14 +58,14 @@ def run(wanted: MirrorOptions) -> int:
     """Returns the exit code."""
     from replication.mirror import Mirror
 
-    signals, screen = _Signals(), _Screen()
+    signals, screen = _Signals(), Screen()
     with signals.noted(), _warnings(screen), ExitStack() as stack:
         mirror = Mirror(wanted.source, wanted.directory, wanted.config)
         backup = None if wanted.make_backup is None else wanted.make_backup(mirror.directory)
         try:
             mirror.start()
             stack.callback(_close, mirror)
-            reporter = stack.enter_context(_Reporter(mirror, backup, wanted, screen).shown())
+            reporter = stack.enter_context(Reporter(mirror, backup, wanted, screen).shown())
             address = None
             if wanted.http is not None:
                 from replication.server.http.mirror_pages import MirrorPages
@@ -107,7 +107,7 @@ def _close(mirror: Mirror) -> str:
     return ""
 
 
-class _Screen:
+class Screen:
     """Lines of any thread, above the bar if there is one."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class _Screen:
 class _WarningLines(logging.Handler):
     """What is logged, a line each: a traceback says nothing to who runs the command."""
 
-    def __init__(self, screen: _Screen) -> None:
+    def __init__(self, screen: Screen) -> None:
         super().__init__(logging.WARNING)
         self._screen = screen
 
@@ -147,7 +147,7 @@ class _WarningLines(logging.Handler):
 
 
 @contextmanager
-def _warnings(screen: _Screen) -> Iterator[None]:
+def _warnings(screen: Screen) -> Iterator[None]:
     handler, loggers = _WarningLines(screen), package_loggers()
     for each in loggers:
         each.addHandler(handler)
@@ -187,16 +187,16 @@ _interrupt = signal.default_int_handler
 
 
 def _until_stopped(
-    mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: int
+    mirror: Mirror, reporter: Reporter, signals: _Signals, patience_ms: int
 ) -> RunEnding:
     while not signals.stop.wait(LOOK_S):
-        reporter.report()
+        reporter.report_if_due()
         if mirror.failure is not None:
             return RunEnding(EXIT_ERROR, str(mirror.failure))
     return RunEnding()
 
 
-def _once(mirror: Mirror, reporter: _Reporter, signals: _Signals, patience_ms: int) -> RunEnding:
+def _once(mirror: Mirror, reporter: Reporter, signals: _Signals, patience_ms: int) -> RunEnding:
     """Follow up to the ends that the source has now. What has not moved for a while will not."""
     answer: list[bool | LogstoreError] = []
 
@@ -262,7 +262,7 @@ def _now_ms() -> int:
     return SystemClock().monotonic_ns() // 1_000_000
 
 
-class _Reporter:
+class Reporter:
     """Says how far it is: a bar on a terminal, a line now and then elsewhere; and each event."""
 
     def __init__(
@@ -270,7 +270,7 @@ class _Reporter:
         mirror: Mirror,
         backup: ContinuousBackup | None,
         wanted: MirrorOptions,
-        screen: _Screen,
+        screen: Screen,
     ) -> None:
         self._mirror, self._backup, self._wanted = mirror, backup, wanted
         self._screen, self._task = screen, None
@@ -282,7 +282,7 @@ class _Reporter:
         self._last = mirror.status
 
     @contextmanager
-    def shown(self) -> Iterator[_Reporter]:
+    def shown(self) -> Iterator[Reporter]:
         if self._wanted.as_json or not sys.stderr.isatty():
             yield self
             return
@@ -316,6 +316,12 @@ class _Reporter:
             )
             if page is not None:
                 self._screen.line(f"http:  {page}")
+
+    def report_if_due(self) -> None:
+        """Show what is new. Thousands of partitions are looked at only if that is shown now."""
+        self.events()
+        if self._screen.bar is not None or _now_ms() >= self._next_ms:
+            self.report()
 
     def report(self) -> Any:
         """Look, and show it if it is time; returns the status."""

@@ -288,6 +288,8 @@ class FetchState:
         self.offset, self.phase = offset, phase
         self.leader_end = self.wanted = None
         self.leaves_gap = False
+        if phase is Phase.FETCHING:
+            self.partition.follower.logs_meet(self.leader_epoch)
 
 
 class FetchProgress(NamedTuple):

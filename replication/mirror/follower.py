@@ -16,6 +16,7 @@ from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, AppendInfo, scan_batches
 from logstore.log import PartitionLog
 from logstore.storage.base import Storage
 from replication.common.error_codes import ErrorCode
+from replication.common.state import UNKNOWN_EPOCH
 from replication.mirror.belief import check_watermarks, committed
 from replication.mirror.errors import SourceContradictsError
 from replication.mirror.report import MirrorEventKind, MirrorReport
@@ -32,6 +33,7 @@ class MirrorFollower(FollowerSide):
     Attributes:
         source_high_watermark: as the source said last; −1 before it did.
         source_log_start: the same of the start of its log.
+        met_epoch: of the leader that has all of our log. What a later one has is not known yet.
         received: bytes that were appended.
         cuts: how often records went.
         refusal: why the leader does not answer, if it said so last.
@@ -48,6 +50,7 @@ class MirrorFollower(FollowerSide):
     ) -> None:
         super().__init__(partition)
         self.source_high_watermark = self.source_log_start = -1
+        self.met_epoch = UNKNOWN_EPOCH
         self.received = self.cuts = 0
         self.gap_end = -1
         self.refusal: ErrorCode | None = None
@@ -136,6 +139,9 @@ class MirrorFollower(FollowerSide):
     def _refuse(self, error: RecordRejectedError) -> None:
         end = self._replica.log_end_offset
         self._report.add_once(MirrorEventKind.REFUSED, self._tp, str(error), end, end)
+
+    def logs_meet(self, leader_epoch: int) -> None:
+        self.met_epoch = leader_epoch
 
     # -- what makes a log shorter --------------------------------------------------------------
 

@@ -197,11 +197,13 @@ class Following:
         self._report.add_once(kind, tp, str(error))
 
     def has_reached(self, tp: TopicPartition, end: int) -> bool:
-        """Whether all below ``end`` is here, and the source has answered in this run that it is."""
+        """Whether all below ``end`` is here, and the leader of now has answered so."""
         partition = self._partitions.get(tp)
         log = None if partition is None else partition.log
         if partition is None or log is None or partition.follower.source_high_watermark < 0:
             return False
+        if partition.follower.met_epoch != partition.leader_epoch:
+            return False  # it may have a tail that is still to be cut
         snapshot = log.core.snapshot
         reached = min(snapshot.high_watermark, snapshot.log_end_offset)
         if reached == snapshot.log_end_offset:

@@ -175,6 +175,12 @@ def settle(
             reason = f"the source has other topics under the names {names} (their ids differ)"
     if reason is not None:
         raise MirrorRefusedError(directory, reason)
+    if known is not None and known.keep_deleted and not wanted("").keep_deleted:
+        reason = (
+            f"it keeps what the source deletes, and --keep-deleted is missing; without keep_deleted"
+            f" in its {MIRROR_JSON} that is deleted"
+        )
+        raise MirrorRefusedError(directory, reason)
     cluster_id = cluster_id or (None if known is None else known.cluster_id)
     if cluster_id is None:
         raise MirrorRefusedError(directory, "it is new, and the source cannot be asked")

@@ -12,8 +12,8 @@ from typing import Self
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.errors import InvariantError, LogstoreError
-from logstore.manager import LogManager, ManagerOwner
+from logstore.common.errors import InvariantError, LogstoreError, StorageFailedError
+from logstore.manager import DirectoryContent, LogManager, ManagerOwner
 from logstore.manager.duties import BACKGROUND, Duty
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
@@ -22,11 +22,17 @@ from replication.common.errors import SaslAuthenticationError
 from replication.common.runtime import ThreadRuntime
 from replication.mirror.config import MirrorConfig
 from replication.mirror.decisions import Replaced, decide
-from replication.mirror.errors import SourceUnreachableError
+from replication.mirror.errors import MirrorRefusedError, SourceUnreachableError
 from replication.mirror.following import Following
-from replication.mirror.identity import MirrorFile, MirrorIdentity, settle
+from replication.mirror.identity import MirrorFile, MirrorIdentity, refusal, settle
 from replication.mirror.report import MirrorEventKind, MirrorReport
-from replication.mirror.source import MirrorSource, SourceLeader, SourceView
+from replication.mirror.source import (
+    ConfigValues,
+    MirrorSource,
+    SourceLeader,
+    SourceView,
+    known_config,
+)
 from replication.mirror.status import MirrorStatus, PartitionState
 from replication.mirror.watch import Watch
 from replication.security.config import ClientProperties
@@ -84,6 +90,7 @@ class Mirror:
         self._following: Following | None = None
         self._watch: Watch | None = None
         self._configs: dict[str, Mapping[str, str]] = {}
+        self._unknown_configs: set[str] = set()  # reasons that were reported
         self._failure: LogstoreError | None = None
         self._answered_ms: int | None = None
         self._unreachable = ""
@@ -108,7 +115,8 @@ class Mirror:
             SaslAuthenticationError: the source refuses the login.
             MirrorRefusedError: the directory is no mirror of this source.
             LogDirLockedError: it is open elsewhere.
-            StorageFailedError, CheckpointError: the disk refused, or ``mirror.json`` is malformed.
+            StorageFailedError, CheckpointError, OSError: the disk refused, or ``mirror.json`` is
+                malformed.
             ConfigError: TLS cannot be set up, or ``bootstrap.servers`` is malformed.
         """
         try:
@@ -127,6 +135,7 @@ class Mirror:
             raise SourceUnreachableError(reason)
         identity = settle(self.directory, self._storage, self._wanted, view, self._is_chosen)
         self._open(identity)
+        self.report.open()
         runtime = self._runtime = ThreadRuntime("mirror", self._clock)
         # Each connection asks who is there: somebody else may have the address by now.
         greet = partial(join, keys, identity.cluster_id)
@@ -215,7 +224,12 @@ class Mirror:
             ),
         )
         self._identity = identity
-        MirrorFile.of(self.directory, self._storage).write(identity)
+        file = MirrorFile.of(self.directory, self._storage)
+        # It may have been promoted since we looked, before we had the lock.
+        reason = refusal(DirectoryContent(None, {}), file.read(), identity.cluster_id)
+        if reason is not None:
+            raise MirrorRefusedError(self.directory, reason)
+        file.write(identity)
 
     def close(self) -> None:
         """Follow nobody any more, and close the logs. Idempotent.
@@ -284,7 +298,13 @@ class Mirror:
             self._stop_following()
         if view.cluster_id not in (None, identity.cluster_id) or self._failure is not None:
             return
-        plan = decide(view, following.local(retry=retry), self._is_chosen, confirmed)
+        try:
+            here = following.local(retry=retry)
+        except OSError as error:  # what is to be said cannot be: nobody would know of it
+            self._failure = StorageFailedError(self.report.path, "write", str(error))
+            self._stop_following()
+            return
+        plan = decide(view, here, self._is_chosen, confirmed)
         following.apply(plan, self._configs)
         watch = self._watch
         assert watch is not None
@@ -336,19 +356,21 @@ class Mirror:
         if self._watch is not None:
             self._watch.hurry()
 
-    def _take_configs(
-        self, found: Mapping[str, Mapping[str, str]], refused: Mapping[str, str]
-    ) -> None:
+    def _take_configs(self, found: Mapping[str, ConfigValues], refused: Mapping[str, str]) -> None:
+        """On the watch's actor."""
+        known = {topic: known_config(values) for topic, values in found.items()}
         changed = {
-            topic: config for topic, config in found.items() if self._configs.get(topic) != config
+            topic: config for topic, config in known.items() if self._configs.get(topic) != config
         }
         self._configs |= changed
         if changed and self._following is not None:
             self._following.configure(changed)
-        if refused:
-            some = ", ".join(f"{topic}: {why}" for topic, why in [*refused.items()][:5])
-            reason = f"of {len(refused)} topics ({some})"
-            self.report.add_once(MirrorEventKind.CONFIG_UNKNOWN, "*", reason)
+        # Each reason once: with thousands of topics the answer comes in pieces, again and again.
+        for why in sorted({*refused.values()} - self._unknown_configs):
+            self._unknown_configs.add(why)
+            some = ", ".join([topic for topic, own in refused.items() if own == why][:5])
+            reason = f"of topics such as {some}: {why}"
+            self.report.add(MirrorEventKind.CONFIG_UNKNOWN, "*", reason)
 
     # -- how far it is -------------------------------------------------------------------------
 
@@ -402,6 +424,8 @@ class Mirror:
         leaders = following.leaders
         missing = set(self._chosen_here(following))
         while missing:
+            if self._closed:
+                return False
             asked = {tp: leaders[tp] for tp in missing if tp in leaders and tp not in self._ends}
             if asked:
                 self._source.ask_ends(asked, self._take_ends)
@@ -413,7 +437,7 @@ class Mirror:
             status = following.status()
             if missing and all(tp in status and status[tp].state in _STUCK for tp in missing):
                 return False
-            if missing and self._now_ms() >= deadline_ms:
+            if missing and (self._closed or self._now_ms() >= deadline_ms):
                 return False
             leaders = following.leaders
         return True

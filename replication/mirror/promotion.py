@@ -319,10 +319,10 @@ class _Promoter:
         try:
             directory_id = new_uuid(random_id)
             self._write_meta(found, directory_id)
-            if properties is not None:
-                replace_file(storage, self._properties_path, properties)
             image = _image(cluster, epochs, led, found)
             self._write_metadata(image, {found.node_id: directory_id})
+            if properties is not None:  # a Kafka that starts without metadata sets all logs aside
+                replace_file(storage, self._properties_path, properties)
         finally:
             lock.release()
         return ended

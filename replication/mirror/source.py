@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from checkpoints.types import TopicPartition
@@ -33,6 +34,8 @@ from replication.wire.lane import OpenCall
 from replication.wire.transport import TcpTransport
 
 TOPICS_AT_ONCE = 200  # of a question for configurations
+CONFIGS_KEPT = 256  # different ones; of thousands of topics most have the same
+ConfigValues = Mapping[str, str | None]
 _TOPIC = 2  # the kind of a resource
 
 
@@ -92,18 +95,24 @@ def named_by_most(
     most = max((len(answer.brokers) for answer in answers), default=0) // 2
     found = {}
     for topic in topics:
-        named = Counter(answer.topic_ids[topic] for answer in answers if topic in answer.topic_ids)
+        ids = (answer.topic_ids.get(topic) for answer in answers)
+        named = Counter(each for each in ids if each is not None)
         for topic_id, count in named.most_common(1):
             if count > most:
                 found[topic] = topic_id
     return found
 
 
-def known_config(values: Mapping[str, str | None]) -> dict[str, str]:
+def known_config(values: ConfigValues) -> Mapping[str, str]:
     """The keys that a log here has, where their values make sense to it. Which replicas a quota
     holds back is left out: those are brokers of the source."""
+    return _known_config(tuple(values.items()))
+
+
+@lru_cache(CONFIGS_KEPT)
+def _known_config(values: tuple[tuple[str, str | None], ...]) -> Mapping[str, str]:
     found: dict[str, str] = {}
-    for key, value in values.items():
+    for key, value in values:
         if value is None or key in THROTTLED:
             continue
         try:
@@ -111,7 +120,7 @@ def known_config(values: Mapping[str, str | None]) -> dict[str, str]:
         except ConfigError:
             continue  # of a later release, or of nobody
         found[key] = value
-    return found
+    return MappingProxyType(found)
 
 
 class MirrorSource:
@@ -147,7 +156,7 @@ class MirrorSource:
     def ask_configs(
         self,
         topics: Sequence[str],
-        on_configs: Callable[[Mapping[str, dict[str, str]], Mapping[str, str]], None],
+        on_configs: Callable[[Mapping[str, ConfigValues], Mapping[str, str]], None],
     ) -> None:
         """Ask for configurations: ``on_configs`` gets those, and why others are not known. It comes
         once for each piece of the topics."""
@@ -157,7 +166,7 @@ class MirrorSource:
     def _ask_configs(
         self,
         topics: Sequence[str],
-        on_configs: Callable[[Mapping[str, dict[str, str]], Mapping[str, str]], None],
+        on_configs: Callable[[Mapping[str, ConfigValues], Mapping[str, str]], None],
     ) -> None:
         kind = wire.DescribeConfigsRequest
         request = kind(tuple(kind.DescribeConfigsResource(_TOPIC, name, None) for name in topics))
@@ -169,8 +178,7 @@ class MirrorSource:
                 if each.error_code:
                     refused[each.resource_name] = ErrorCode(each.error_code).name
                 else:
-                    values = {entry.name: entry.value for entry in each.configs}
-                    found[each.resource_name] = known_config(values)
+                    found[each.resource_name] = {e.name: e.value for e in each.configs}
                     refused.pop(each.resource_name, None)
             on_configs(found, refused)
 
@@ -241,4 +249,13 @@ def _on_ends(
     on_ends({part.tp: part.offset for part in parts if not part.error_code and part.offset >= 0})
 
 
-__all__ = ["MirrorSource", "SourceLeader", "SourceTopic", "SourceView", "known_config", "view_of"]
+__all__ = [
+    "ConfigValues",
+    "MirrorSource",
+    "SourceLeader",
+    "SourceTopic",
+    "SourceView",
+    "known_config",
+    "named_by_most",
+    "view_of",
+]

@@ -11,7 +11,7 @@ from logstore.common.errors import LogstoreError
 from replication.common.retrying import Backoff
 from replication.common.runtime import Cancellable, Runtime, Task
 from replication.mirror.config import MirrorConfig
-from replication.mirror.source import MirrorSource, SourceView
+from replication.mirror.source import ConfigValues, MirrorSource, SourceView
 
 logger = get_logger(__name__)
 
@@ -42,7 +42,7 @@ class Watch:
         *,
         apply: OnView,
         on_unreachable: Callable[[], None],
-        on_configs: Callable[[Mapping[str, Mapping[str, str]], Mapping[str, str]], None],
+        on_configs: Callable[[Mapping[str, ConfigValues], Mapping[str, str]], None],
     ) -> None:
         self.rounds = 0
         self._runtime, self._source, self._config = runtime, source, config
@@ -128,7 +128,7 @@ class Watch:
         # New logs get the configuration of their topic from the start.
         waiting = set(asked)
 
-        def on_configs(found: Mapping[str, dict[str, str]], refused: Mapping[str, str]) -> None:
+        def on_configs(found: Mapping[str, ConfigValues], refused: Mapping[str, str]) -> None:
             self._actor.post(partial(self._configured, view, waiting, found, refused))
 
         self._source.ask_configs(asked, on_configs)
@@ -137,7 +137,7 @@ class Watch:
         self,
         view: SourceView,
         waiting: set[str],
-        found: Mapping[str, dict[str, str]],
+        found: Mapping[str, ConfigValues],
         refused: Mapping[str, str],
     ) -> None:
         waiting -= {*found, *refused}

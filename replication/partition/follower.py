@@ -144,6 +144,9 @@ class FollowerSide:
         """The leader knows neither our latest epoch nor a later one, and so not where our log may
         differ from its own: what is above our high watermark goes (R-132)."""
 
+    def logs_meet(self, leader_epoch: int) -> None:
+        """The leader has all that our log has: what it has more is fetched."""
+
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """Truncate the log (R-138).
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ class _Reset:
 @pytest.mark.parametrize("opens", [False, True])
 def test_a_put_that_fails_late_leaves_what_its_repeat_has_put(tmp_path: Path, opens: bool) -> None:
     store: Any = _arrow(tmp_path)
-    store._files = _LateFiles(opens)
+    store.filesystem = _LateFiles(opens)
     with pytest.raises(StoreUnavailableError):
         put(store, "a/b.log", b"whole")
     assert store.get("a/b.log") == b"whole"
@@ -123,6 +124,27 @@ def test_put_and_get(store: ObjectStore) -> None:
     assert store.get("a/b/c", 100) == b""
     put(store, "a/b/c", b"new")
     assert store.get("a/b/c") == b"new"
+
+
+class VanishingPart(bytearray):
+    """One that can be seen to be gone."""
+
+
+def test_no_part_is_held_while_the_next_is_made(store: ObjectStore) -> None:
+    if not isinstance(store, LocalObjectStore | ArrowObjectStore):
+        pytest.skip("keeps objects in memory")
+    held: list[weakref.ref[VanishingPart]] = []
+
+    def parts() -> Iterator[memoryview]:
+        for _ in range(3):
+            assert [part() for part in held] == [None] * len(held)
+            part = VanishingPart(11 * MIB)
+            held.append(weakref.ref(part))
+            yield memoryview(part)
+            del part
+
+    store.put("a/large", parts(), 33 * MIB)
+    assert len(held) == 3
 
 
 def test_an_empty_object(store: ObjectStore) -> None:

@@ -87,9 +87,9 @@ class Load:
 
 
 def _produce(bootstrap: str, word: str, count: int) -> None:
-    """One batch a record; each is on the leader when this returns."""
+    """One batch a record; each is in sync replicas when this returns."""
     producer = confluent.Producer(
-        {"bootstrap.servers": bootstrap, "acks": 1, "batch.num.messages": 1, "log_level": 0}
+        {"bootstrap.servers": bootstrap, "acks": "all", "batch.num.messages": 1, "log_level": 0}
     )
     for at in range(count):
         producer.produce(UNCLEAN, f"{word} {at}".encode(), partition=0)
@@ -103,6 +103,14 @@ def _leader(bootstrap: str, topic: str, partition: int = 0) -> int:
     except (confluent.KafkaException, KeyError):
         return -1
     return int(found[partition].leader) if partition in found else -1
+
+
+def _in_sync(bootstrap: str, topic: str) -> list[int]:
+    client = admin.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        return sorted(client.list_topics(topic, timeout=5).topics[topic].partitions[0].isrs)
+    except (confluent.KafkaException, KeyError):
+        return []
 
 
 @contextlib.contextmanager
@@ -130,6 +138,7 @@ def _lose_a_tail(nodes: list[ClusterNode], mirror_dir: Path) -> None:
     """Broker 3 is away while broker 2 takes records, and leads without them."""
     first, second, third = nodes
     until(lambda: _leader(first.bootstrap, UNCLEAN) == 2, "broker 2 leads")
+    until(lambda: _in_sync(first.bootstrap, UNCLEAN) == [2, 3], "broker 3 has all")
     _produce(first.bootstrap, "both", 100)
     third.kill()
     until(lambda: _has(mirror_dir, 100), "what both have is mirrored")
@@ -178,7 +187,8 @@ def test_batches_are_those_of_each_broker(kafka: str, tmp_path: Path) -> None:
         "__transaction_state",
     }
     cuts = reported(mirror_dir, TopicPartition(UNCLEAN, 0))
-    assert "100" in str(cuts), cuts
+    found = [(each["kind"], each["from"], each["to"]) for each in cuts]
+    assert found == [("cut", 100, 100 + TAIL)], cuts
     check_is_run_of(
         batches_of(mirror_dir, TopicPartition(UNCLEAN, 0)),
         batches_of(third.log_dir, TopicPartition(UNCLEAN, 0)),

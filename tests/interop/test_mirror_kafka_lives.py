@@ -3,7 +3,9 @@ compaction, more partitions, other configurations, a quota, and rights to read a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -172,6 +174,56 @@ def test_a_compaction_runs(node: KafkaBroker, tmp_path: Path) -> None:
     ours, theirs = batches_of(directory, ORDERS), batches_of(node.log_dir, ORDERS)
     assert header_of(ours[-1]).last == header_of(theirs[-1]).last
     check_verifies(directory)
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "stopped"])
+def test_a_copied_directory_is_gone_on_with(
+    node: KafkaBroker, is_live: bool, tmp_path: Path
+) -> None:
+    """Only what is not in the copy goes over the wire, whatever the copy was taken of (X-174)."""
+    directory = tmp_path / "mirror"
+    create(node.bootstrap, "orders")
+    _write(node, "orders", 3000)
+    with _writing(node, "orders") if is_live else contextlib.nullcontext():
+        if not is_live:
+            node.stop()
+        shutil.copytree(node.log_dir, directory, ignore=shutil.ignore_patterns(".lock", "*.tmp"))
+    if not is_live:
+        node.start()
+    copied = sum(map(len, batches_of(directory, ORDERS)))
+    assert copied > 300_000
+    _write(node, "orders", 100, seed=2)
+    with mirroring(node.bootstrap, directory) as mirror:
+        catch_up(mirror)
+        received = mirror.status.partitions[ORDERS].bytes
+    node.stop()
+    compare(directory, node.log_dir)
+    assert received == sum(map(len, batches_of(node.log_dir, ORDERS))) - copied
+    assert not reported(directory, ORDERS)
+    check_verifies(directory)
+
+
+@contextlib.contextmanager
+def _writing(node: KafkaBroker, topic: str) -> Iterator[None]:
+    """Somebody writes all the time."""
+    producer = confluent.Producer({"bootstrap.servers": node.bootstrap, "log_level": 0})
+    stop, written = threading.Event(), threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for at in range(50):
+                producer.produce(topic, b"meanwhile %d" % at * 20, partition=0)
+            assert producer.flush(patience()) == 0
+            written.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert written.wait(patience())
+        yield
+    finally:
+        stop.set()
+        writer.join()
 
 
 def test_a_quota_of_the_source(node: KafkaBroker, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import uuid
 from collections.abc import Collection
 from typing import Any
 
+from logstore.common.config import MAX_LONG
 from logstore.directory.windows import BatchTable
 from logstore.kernels import HEADER_SIZE
 from replication.decisions.truncation import TruncationRule
 from replication.fetcher.fetch_failures import FetchFailures
+from replication.fetcher.fetcher import Fetcher
 from replication.fetcher.fetcher_state import FetchState
-from replication.mirror import decisions
+from replication.mirror import decisions, follower
 from replication.mirror.checking.partition_check import MirroredPartitionCheck
 from replication.mirror.checking.source_batches import SourceChunk
 from replication.mirror.decisions import LocalPartition
@@ -104,3 +106,63 @@ def headers_stand_for_batches(patch: MonkeyPatch) -> None:
 @mutant()
 def compaction_excuses_every_difference(patch: MonkeyPatch) -> None:
     patch.setattr(MirroredPartitionCheck, "_is_compacted_since", lambda self, at, chunk: True)
+
+
+@mutant()
+def what_is_not_committed_is_mirrored(patch: MonkeyPatch) -> None:
+    patch.setattr(follower, "committed", lambda records, high_watermark: records)
+
+
+@mutant()
+def impossible_watermarks_are_believed(patch: MonkeyPatch) -> None:
+    patch.setattr(follower, "check_watermarks", lambda high_watermark, log_start: None)
+
+
+@mutant()
+def nothing_committed_is_never_reported(patch: MonkeyPatch) -> None:
+    patch.setattr(MirrorFollower, "_check_useless", lambda self, size, believed, hw: None)
+
+
+@mutant()
+def an_answer_begins_a_log_again(patch: MonkeyPatch) -> None:
+    """As a follower does, whose leader's log may start inside of a batch."""
+
+    def mutant(
+        self: MirrorFollower, records: Any, epoch: int, log_start: int = -1, hw: int = MAX_LONG
+    ) -> Any:
+        return FollowerSide.append(self, records, epoch, log_start)
+
+    patch.setattr(MirrorFollower, "append", mutant)
+
+
+@mutant()
+def unknown_epochs_are_followed(patch: MonkeyPatch) -> None:
+    patch.setattr(MirrorFollower, "epoch_not_known", FollowerSide.epoch_not_known)
+
+
+@mutant()
+def what_expired_unread_is_not_reported(patch: MonkeyPatch) -> None:
+    patch.setattr(MirrorFollower, "take_start", FollowerSide.take_start)
+
+
+@mutant()
+def a_start_beside_a_difference_is_believed(patch: MonkeyPatch) -> None:
+    patch.setattr(MirrorFollower, "begin_at_start", FollowerSide.begin_at_start)
+
+
+@mutant()
+def earlier_epochs_are_those_of_a_broker_behind(patch: MonkeyPatch) -> None:
+    """A topic that was made anew is never known where topics have no ids."""
+    patch.setattr(decisions, "_is_older", lambda own, leader_epoch: False)
+
+
+@mutant()
+def a_leader_that_did_not_answer_has_all(patch: MonkeyPatch) -> None:
+    """A tail that is still to be cut counts as caught up."""
+    met = property(lambda self: self._replica.leader_epoch, lambda self, epoch: None)
+    patch.setattr(MirrorFollower, "met_epoch", met, raising=False)
+
+
+@mutant()
+def empty_answers_are_asked_for_at_once(patch: MonkeyPatch) -> None:
+    patch.setattr(Fetcher, "_pace", lambda self: None)

@@ -21,7 +21,9 @@ import pytest
 
 from logstore.backup import Backup
 from logstore.testing import FaultyStorage
+from replication.common.messages import FetchResponse
 from replication.decisions.truncation import TruncationRule
+from replication.mirror.decisions import LocalPartition
 from replication.simulator.exhaustive import Bounds, Model, Property
 from replication.simulator.exhaustive import search as search_all
 from replication.simulator.search.plan_generator import draw_plan
@@ -69,6 +71,7 @@ from tests.mutants import (  # noqa: F401
 from tests.mutants.scenarios import SCENARIOS
 from tests.support import stores
 from tests.support.backups import GrowingSource, RiggedStore
+from tests.support.scripted_source import KAFKA_2_1
 from tests.support.until import patience
 from tests.unit.backup import test_backup, test_check, test_restore
 from tests.unit.directory import test_tiered
@@ -79,6 +82,7 @@ from tests.unit.mirror import (
     test_mirror_decisions,
     test_mirror_follower,
     test_promote,
+    test_sources_that_change,
 )
 from tests.unit.replication import (
     test_controller_brokers,
@@ -464,6 +468,7 @@ def _in_a_directory(test: Callable[[Path], None]) -> Test:
 
 
 _cuts, _asking = test_mirror_follower.TestCuts(), test_mirror_follower.TestHowItAsks()
+_answers = test_mirror_follower.TestWhatIsNotAppended()
 OF_MIRRORS: list[tuple[str, Test]] = [
     (
         "a-former-id-comes-back",
@@ -490,6 +495,45 @@ OF_MIRRORS: list[tuple[str, Test]] = [
     ("records-of-this-leadership-are-cut", _cuts.test_records_of_this_leadership_are_not_cut),
     ("the-first-fetch-comes-before-the-epochs", _asking.test_it_asks_as_a_consumer),
     ("what-is-cut-is-not-kept", _cuts.test_an_unclean_election_cuts_what_stays_beside_the_log),
+    ("what-is-not-committed-is-mirrored", _answers.test_what_is_not_committed),
+    (
+        "impossible-watermarks-are-believed",
+        partial(_answers.test_watermarks_that_no_log_has, -1, 0, "high watermark -1"),
+    ),
+    (
+        "a-leader-that-did-not-answer-has-all",
+        _in_a_directory(
+            partial(
+                test_sources_that_change.test_a_tail_that_is_still_to_be_cut_is_not_caught_up,
+                KAFKA_2_1,
+            )
+        ),
+    ),
+    (
+        "empty-answers-are-asked-for-at-once",
+        partial(_answers.test_answers_that_are_empty_at_once, FetchResponse(())),
+    ),
+    ("nothing-committed-is-never-reported", _answers.test_nothing_committed_again_and_again),
+    (
+        "an-answer-begins-a-log-again",
+        _answers.test_a_batch_over_our_end_does_not_begin_the_log_again,
+    ),
+    ("unknown-epochs-are-followed", _cuts.test_a_source_without_epochs_cuts_nothing),
+    (
+        "what-expired-unread-is-not-reported",
+        _cuts.test_a_log_that_starts_behind_our_end_begins_again_there,
+    ),
+    (
+        "a-start-beside-a-difference-is-believed",
+        partial(_cuts.test_logs_that_differ_below_the_start_of_the_source, False),
+    ),
+    (
+        "earlier-epochs-are-those-of-a-broker-behind",
+        partial(
+            test_mirror_decisions.test_earlier_epochs_without_ids_are_to_be_confirmed,
+            LocalPartition(None, 1, 5),
+        ),
+    ),
     (
         "headers-stand-for-batches",
         _in_a_directory(test_mirror_check.test_checksums_stand_for_nothing),

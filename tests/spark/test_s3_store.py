@@ -12,6 +12,7 @@ import pytest
 
 from logstore.storage.uri import join_uri, log_directory, open_storage
 from logstore.tiers import ObjectStore, StoreDeniedError, open_store
+from logstore.tiers.arrow_store import ArrowObjectStore
 from tests.contract.test_object_store import (  # noqa: F401
     put,
     test_a_key_that_leads_elsewhere_is_refused,
@@ -21,6 +22,7 @@ from tests.contract.test_object_store import (  # noqa: F401
     test_another_size_than_announced_stores_nothing,
     test_delete,
     test_large_objects_in_many_parts,
+    test_no_part_is_held_while_the_next_is_made,
     test_only_if_absent,
     test_put_and_get,
     test_satisfies_the_protocol,
@@ -67,6 +69,15 @@ def uri(
             segments = stores.segments_of(partition)
             stores.put_tiered(root, partition, segments, Chunking(700, True))
     return server.upload(root, f"bucket/views/{request.param}")
+
+
+def test_a_part_is_not_copied(store: ObjectStore) -> None:
+    """Else each put has two parts more in memory."""
+    assert isinstance(store, ArrowObjectStore)
+    _, (options,) = store.filesystem.__reduce__()
+    assert not options["background_writes"]
+    assert not options["allow_delayed_open"]  # a put that does not begin has to say so
+    assert (options["access_key"], options["secret_key"]) == (KEY, SECRET)
 
 
 def test_no_message_has_the_credentials(server: Server, store: ObjectStore) -> None:

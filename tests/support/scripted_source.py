@@ -112,7 +112,8 @@ class SourceLog:
         return self.end if self.high_watermark is None else min(self.high_watermark, self.end)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        found, size = [], 0
+        found: list[bytes] = []
+        size = 0
         for batch in self.batches:
             head = header_of(batch)
             if head.last < offset:
@@ -207,6 +208,10 @@ class ScriptedSource:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in self._listeners)
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
 
     @property
     def servers(self) -> list[tuple[str, int]]:

@@ -2,7 +2,7 @@
 
 ``exits`` has the exit codes, ``options`` reads options and arguments, ``interrupts`` handles Ctrl-C
 while a log is written, ``topics`` and ``listing`` look at a log directory that no broker uses,
-``outlook`` asks a rescue what it would bring back.
+``outlook`` asks a rescue what it would bring back, ``progress`` is the bar of long commands.
 """
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "listing",
     "options",
     "outlook",
+    "progress",
     "spark_session",
     "topics",
     "verify_output",

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.verify import PartitionReport, Progress, Severity, VerifyReport
+from logstore.verify import PartitionReport, Severity, VerifyReport
 from logstore.verify.common.rules import RULES
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 _MIB = 1 << 20
 _WIDTH = 79
 _INDENT = 12
-
-
-@contextmanager
-def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """A progress bar on a terminal, on stderr because stdout is for the result."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from logstore.terminal import tables
-
-    with tables.progress(*tables.transferred()) as bar:
-        task = bar.add_task("verify", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def print_report(report: VerifyReport, *, explain: bool = False) -> None:

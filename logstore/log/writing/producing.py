@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
@@ -31,6 +30,8 @@ _NAMED = 1 << 62  # ids of names lie above those that a Kafka cluster hands out
 
 def id_of_name(name: str) -> int:
     """The producer id of a name. It is always the same, and far from ids that a cluster assigns."""
+    import hashlib  # OpenSSL with it: 4 MB, and a tenth of a second, that few processes need
+
     digest = hashlib.sha256(name.encode()).digest()
     return _NAMED | (int.from_bytes(digest[:8], "big") & (_NAMED - 1))
 

@@ -21,7 +21,10 @@ from logstore.backup import (
 )
 from logstore.backup.content import read_commit
 from logstore.backup.patience import Patience, PatientStore
-from logstore.common.errors import ConfigError
+from logstore.backup.source import BackupSource
+from logstore.common.errors import ConfigError, ResourceBusyError
+from logstore.directory.layout import TopicFilter, list_partitions
+from logstore.directory.listing import PartitionLayout
 from logstore.format.reader import iter_batches
 from logstore.storage.local import LocalStorage
 from logstore.tiers import (
@@ -29,6 +32,7 @@ from logstore.tiers import (
     StoredObject,
     StoreThrottledError,
     StoreUnavailableError,
+    open_store,
 )
 from logstore.tiers.keys import INDEXES, LOG, MANIFEST
 from logstore.verify import verify
@@ -534,6 +538,62 @@ def test_what_retention_deleted_leaves_the_backup_and_keep_deletes_its_objects(
     assert_equal(source.path, store, tmp_path / "back")
 
 
+def test_damage_counts_once_two_looks_agree(
+    source: GrowingSource, store: RiggedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is cut and grows while it is listed looks damaged for a moment."""
+    log = source.logs()[0]
+    sound = log.read_bytes()
+    log.write_bytes(sound[: len(sound) // 2] + bytes(len(sound) - len(sound) // 2))
+    again = BackupSource.again
+
+    def mended(self: BackupSource, layout: PartitionLayout) -> PartitionLayout | None:
+        log.write_bytes(sound)
+        return again(self, layout)
+
+    monkeypatch.setattr(BackupSource, "again", mended)
+    assert backup(source, store).whole
+
+
+def test_a_partition_that_is_too_busy_to_be_listed_again_stays_as_it_was(
+    source: GrowingSource, store: RiggedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup(source, store)
+    source.write(1, {"orders": 2})
+    log = source.logs()[-1]
+    log.write_bytes(log.read_bytes()[:-1] + b"!")
+
+    def busy(self: BackupSource, layout: PartitionLayout) -> None:
+        raise ResourceBusyError(layout.uri, "list", "its segments change")
+
+    monkeypatch.setattr(BackupSource, "again", busy)
+    report = backup(source, store)
+    assert [finding.fault for finding in report.findings] == [BackupFault.DAMAGED]
+    assert report.committed
+
+
+@pytest.mark.parametrize("looks", [2, 100])
+def test_a_partition_that_is_too_busy_to_be_listed_costs_no_other_its_backup(
+    source: GrowingSource, store: RiggedStore, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    backup(source, store)
+    source.write(1, {"orders": 2})
+    left = [looks]
+
+    def busy(paths: list[str], wanted: TopicFilter, *, broker: str) -> list[PartitionLayout]:
+        if left[0] and wanted("orders", 1, False):
+            left[0] -= 1
+            raise ResourceBusyError(f"{paths[0]}/orders-1", "list", "its segments change")
+        return list_partitions(paths, wanted, broker=broker)
+
+    monkeypatch.setattr("logstore.backup.source.list_partitions", busy)
+    report = backup(source, store)
+    before, now = (read_commit(PatientStore(store), number).topics[-1] for number in (1, 2))
+    assert now.partitions[0] != before.partitions[0]
+    assert (now.partitions[1] == before.partitions[1]) == (looks == 100)
+    assert [finding.fault for finding in report.findings] == [BackupFault.UNSTABLE] * (looks == 100)
+
+
 def test_a_source_that_stays_damaged_makes_no_backup_after_backup(
     source: GrowingSource, store: RiggedStore
 ) -> None:
@@ -581,6 +641,17 @@ def test_a_source_with_nothing_in_it_does_not_follow_a_backup(
     assert check_store(store).backups == [1]
     assert backup(source, store, keep=1, drop_deleted=True).number == 2
     assert check_store(store).backups == [2]
+
+
+@pytest.mark.parametrize("place", ["", "below", "orders-0", "..", "../other", "../link"])
+def test_a_log_directory_is_no_store(source: GrowingSource, place: str) -> None:
+    """A broker takes what lies in its directory for logs."""
+    other = source.copy(source.path.parent / "other")
+    (source.path.parent / "link").symlink_to(other.path)
+    before = sorted(source.path.parent.rglob("*"))
+    with pytest.raises(BackupRefusedError, match="a log directory"):
+        Backup([source.path], open_store(str(source.path / place))).run()
+    assert sorted(source.path.parent.rglob("*")) == before
 
 
 def test_topics_that_match_nothing_are_refused(source: GrowingSource, store: RiggedStore) -> None:

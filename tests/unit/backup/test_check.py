@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,13 @@ from logstore.backup import (
 )
 from logstore.common.clock import SystemClock
 from logstore.testing import ManualClock
-from logstore.tiers import BackupCommit, SegmentFacts, StoredObject, StoreUnavailableError
+from logstore.tiers import (
+    BackupCommit,
+    SegmentFacts,
+    StoredObject,
+    StoreUnavailableError,
+    open_store,
+)
 from logstore.tiers.keys import FACTS, INDEXES, LOG, MANIFEST, commit_key
 from tests.support.backups import GrowingSource, KilledError, RiggedStore
 from tests.support.until import until
@@ -243,3 +250,21 @@ def test_a_backup_names_nothing_that_was_deleted_before_it_was_there(tmp_path: P
     assert not store.objects(".json")
     assert Backup([source.path], store).run().committed
     assert check_store(store).whole
+
+
+def test_what_a_killed_put_leaves_in_a_local_store_is_an_orphan(tmp_path: Path) -> None:
+    source = GrowingSource(tmp_path / "data")
+    source.write()
+    store = open_store(str(tmp_path / "store"))
+    Backup([source.path], store).run()
+    manifest = next((tmp_path / "store").rglob(f"*{MANIFEST}"))
+    left = manifest.with_name(".put-0123")
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    key = str(left.relative_to(tmp_path / "store"))
+    assert faults(check_store(store)) == {(BackupFault.ORPHAN, key)}
+    assert check_store(store, StoreCheckOptions(delete=True)).deleted == [key]
+    assert not left.exists()
+    left.write_bytes(b"of a backup that is on its way")
+    assert check_store(store, StoreCheckOptions(delete=True)).whole
+    assert left.exists()

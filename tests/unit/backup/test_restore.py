@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -272,3 +273,30 @@ def test_a_store_without_a_backup_is_refused(tmp_path: Path) -> None:
         restore(RiggedStore(), tmp_path / "back")
     with pytest.raises(NoBackupError, match="there is no backup 7"):
         restore(RiggedStore(), tmp_path / "back", RestoreOptions(number=7))
+
+
+def test_a_link_to_an_empty_directory_is_restored_into(store: RiggedStore, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    assert restore(store, tmp_path / "link").whole
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "disk" / "orders-0").is_dir()
+
+
+def test_a_directory_that_cannot_be_replaced_is_refused_before_anything_is_read(
+    store: RiggedStore, tmp_path: Path
+) -> None:
+    """As a mount point."""
+
+    class Mounted(LocalStorage):
+        def rename(self, path: str, target: str) -> None:
+            if target == str(tmp_path / "disk"):
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), target)
+            super().rename(path, target)
+
+    (tmp_path / "disk").mkdir()
+    store.calls.clear()
+    with pytest.raises(ConfigError, match="give a directory below it"):
+        restore(store, tmp_path / "disk", storage=Mounted())
+    assert store.count("get") == 1  # the commit
+    assert [path.name for path in tmp_path.iterdir()] == ["disk"]

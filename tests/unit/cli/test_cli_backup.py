@@ -114,6 +114,8 @@ def test_a_time_and_offsets_end_what_is_restored(
     assert [part["topic"] for part in made["partitions"]] == ["orders", "orders"]
     assert made["partitions"][0]["endOffset"] <= 10
     assert made["partitions"][1]["endOffset"] == made["partitions"][1]["endInBackup"]
+    told = logstore("restore", store, "--to", str(tmp_path / "c"), "--offsets", str(ends))
+    assert "cut as asked: of 3 partitions 1 end before the backup does" in told.output
     made = logstore_json("restore", store, "--to", str(tmp_path / "b"), "--at", "2001-01-01")
     assert {part["endOffset"] for part in made["partitions"]} == {0}
 

@@ -25,6 +25,7 @@ from logstore.manager.duties import (
     CHECKPOINT_PAUSE_MS,
     RECOVERY_POINT_CHECKPOINT,
     SHORTEST_WAIT_MS,
+    Duty,
     Housekeeper,
     Schedule,
     log_duties,
@@ -152,6 +153,23 @@ class TestSchedule:
         schedule.run_due()
         assert slow.log_end_offset == slow.recovery_point
         manager.close()
+
+    def test_logs_are_looked_at_once_a_turn(self) -> None:
+        """There may be thousands, and a turn a second."""
+        looks: list[int] = []
+        rounds: list[int] = []
+        waits = [700, 0, 50]
+
+        def may_wait_ms() -> int:
+            looks.append(1)
+            return waits[len(looks) - 1]
+
+        duty = Duty("flush", 60_000, lambda: rounds.append(1), BACKGROUND, may_wait_ms=may_wait_ms)
+        schedule = Schedule([duty], Machine().clock, 60_000)
+        assert schedule.run_due() == 700
+        assert (len(looks), len(rounds)) == (1, 0)
+        assert schedule.run_due() == 50  # it was due, and is so again as the logs say then
+        assert (len(looks), len(rounds)) == (3, 1)
 
     def test_a_task_that_fails_does_not_end_the_others(
         self, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
 from replication import ServedCluster
+from replication.cli import mirror_process
 from replication.mirror import MirroredStatus, MirrorStatus, PartitionState
 from replication.mirror.continuous_backup import BackupStatus, ContinuousBackup
 from replication.mirror.observing import PARTITIONS_MAX, MirrorView, problems, samples, summary
@@ -324,3 +326,28 @@ def test_backups_go_on_after_a_failure() -> None:
     made = len(runs)
     assert not backup.status.failure
     assert len(runs) == made
+
+
+def test_an_idle_mirror_looks_at_all_partitions_only_to_show_them() -> None:
+    """Four looks a second at thousands of partitions would be most of what it does."""
+    looks: list[int] = []
+
+    class Counted:
+        report = SimpleNamespace(events=[], findings=0, counts={})
+        unmatched: tuple[str, ...] = ()
+
+        @property
+        def status(self) -> MirrorStatus:
+            looks.append(1)
+            return MirrorStatus("cluster", {}, 0)
+
+    wanted: Any = SimpleNamespace(as_json=False)
+    counted: Any = Counted()
+    screen = mirror_process.Screen()
+    reporter = mirror_process.Reporter(counted, None, wanted, screen)
+    seen = len(looks)
+    reporter.report_if_due()
+    assert len(looks) == seen
+    screen.bar = SimpleNamespace(update=lambda *args, **more: None)
+    reporter.report_if_due()
+    assert len(looks) == seen + 1

@@ -10,6 +10,7 @@ from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     EpochEndOffset,
     FetchRequest,
+    FetchResponse,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
@@ -17,6 +18,7 @@ from replication.common.messages import (
     OffsetForLeaderPartitionResponse,
 )
 from replication.mirror import SourceContradictsError
+from replication.mirror.follower import USELESS_MAX
 from tests.support.builders import batch
 from tests.support.fetchers import TP, contents, fetched
 from tests.support.mirrors import MirrorStage
@@ -181,6 +183,17 @@ class TestCuts:
         first = 0 if keep else 2
         assert [record.offset for record in stage.follower.log().records()] == [*range(first, 8)]
 
+    def test_a_log_that_starts_behind_our_end_begins_again_there(self) -> None:
+        """What expired before it was read is reported, and what is here of it goes as well."""
+        stage = following((4, 1), epoch=2)
+        stage.exchange()
+        stage.reply(fetched(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        stage.reply(ListOffsetsResponse((ListOffsetsPartitionResponse(TP, offset=9),)))
+        stage.reply(ListOffsetsResponse((ListOffsetsPartitionResponse(TP, offset=6),)))
+        log = stage.follower.log()
+        assert (log.log_start_offset, log.log_end_offset) == (6, 6)
+        assert stage.events() == [("lost", 4, 6)]
+
     def test_a_log_that_starts_above_its_end_is_not_followed(self) -> None:
         stage = following((4, 1), epoch=2)
         stage.exchange()
@@ -216,6 +229,82 @@ class TestWhatIsNotAppended:
         (event,) = stage.report.events
         assert (event.kind.word, event.first_offset) == ("refused", 1)
         assert reason in event.reason
+
+    def test_what_is_not_committed(self) -> None:
+        """A consumer is given no record at the high watermark, so no mirror keeps one (X-178)."""
+        stage = following((1, 1), epoch=1)
+        stage.exchange()
+        more = batch(1, epoch=1) + batch(2, epoch=1) + batch(3, epoch=1)
+        stage.reply(fetched(high_watermark=2, log_start_offset=0, records=more))
+        assert stage.end == 2
+        assert stage.events() == []
+
+    def test_nothing_committed_again_and_again(self) -> None:
+        """It happens to an honest source; and it is asked again after a while."""
+        stage = following((1, 1), epoch=1)
+        stage.exchange()
+        more = batch(1, epoch=1)
+        for times in range(USELESS_MAX + 1):
+            assert stage.events() == [], times
+            if stage.is_idle():
+                stage.runtime.advance(10_000)
+            stage.reply(fetched(high_watermark=1, log_start_offset=0, records=more))
+        assert stage.events() == [("refused", 1, 1)]
+        assert stage.end == 1
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            FetchResponse(()),
+            fetched(high_watermark=1, log_start_offset=0),
+            fetched(high_watermark=1, log_start_offset=0, records=batch(1, epoch=1)),
+        ],
+        ids=["no partitions", "no records", "nothing committed"],
+    )
+    def test_answers_that_are_empty_at_once(self, answer: FetchResponse) -> None:
+        """A source that should wait for records and does not: we wait in its place (X-179)."""
+        stage = following((1, 1), epoch=1)
+        stage.exchange()
+        times = 0
+        while not stage.is_idle():
+            times += 1
+            assert times < 10
+            stage.reply(answer)
+        stage.produce()
+        stage.runtime.advance(10_000)
+        stage.settle()
+        stage.assert_equal_logs()
+
+    @pytest.mark.parametrize(
+        ("high_watermark", "log_start", "reason"),
+        [(-1, 0, "high watermark -1"), (2, 3, "starts at 3, above its high watermark 2")],
+    )
+    def test_watermarks_that_no_log_has(
+        self, high_watermark: int, log_start: int, reason: str
+    ) -> None:
+        stage = following((1, 1), epoch=1)
+        stage.exchange()
+        stage.reply(
+            fetched(
+                high_watermark=high_watermark,
+                log_start_offset=log_start,
+                records=batch(1, epoch=1),
+            )
+        )
+        assert stage.end == 1
+        assert stage.events() == [("refused", 1, 1)]
+        assert reason in stage.report.events[0].reason
+
+    def test_a_batch_over_our_end_does_not_begin_the_log_again(self) -> None:
+        """A broker would: its leader's log may start inside of a batch. Here one answer would have
+        destroyed all that is mirrored."""
+        stage = following((4, 1), epoch=1)
+        stage.exchange()
+        over = batch(2, 5, epoch=1)
+        stage.reply(fetched(high_watermark=7, log_start_offset=7, records=over))
+        assert stage.end == 4
+        assert contents(stage.follower.log(), 0) == contents(stage.leader.log(), 0)
+        assert stage.events() == [("refused", 4, 4)]
 
     def test_it_goes_on_behind_a_refused_batch(self) -> None:
         stage = following((1, 1), epoch=1)

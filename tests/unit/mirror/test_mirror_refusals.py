@@ -48,7 +48,8 @@ def tp(kafka: ServedCluster) -> TopicPartition:
 
 
 def mirror(kafka: ServedCluster, tp: TopicPartition, **options: object) -> Mirror:
-    return mirror_of(kafka, topics=(tp.topic,), internal=False, **options)  # type: ignore[arg-type]
+    chosen = {"topics": (tp.topic,), "internal": False, **options}
+    return mirror_of(kafka, **chosen)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -74,11 +75,17 @@ def test_a_topic_that_may_not_be_read(
         assert following.status.partitions[tp].reason == ""
 
 
-def test_configurations_that_may_not_be_seen(kafka: ServedCluster, tp: TopicPartition) -> None:
-    """They are unknown, the report says so once, and the records come nevertheless (X-175)."""
+def test_configurations_that_may_not_be_seen(
+    kafka: ServedCluster, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are unknown, the report says so once, however many answers do, and the records come
+    nevertheless (X-175)."""
+    monkeypatch.setattr("replication.mirror.source.TOPICS_AT_ONCE", 1)
+    kafka.create_topic(f"{tp.topic}-too")
     refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     kafka.faults.fail(ApiKey.DESCRIBE_CONFIGS, error=refusal, times=None)
-    with mirror(kafka, tp, configs_interval_ms=100, metadata_interval_ms=100) as following:
+    often = {"configs_interval_ms": 100, "metadata_interval_ms": 100}
+    with mirror(kafka, tp, **often, topics=(f"{tp.topic}.*",)) as following:
         following.start()
         caught_up(following)
         caught_up(following)

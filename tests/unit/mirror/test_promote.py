@@ -390,10 +390,12 @@ def test_a_promotion_survives_a_kill_anywhere(original: MemoryStorage) -> None:
         as_mirror(storage)
         storage.crash_after(step)
         try:
-            done(storage)
+            done(storage, PromotionRules(listeners=Listeners()))
             break
         except SimulatedCrash:
             storage.crash(mode="all_kept" if step % 2 else "all_lost")
+        if storage.info(f"{D}/server.properties") is not None:  # nobody starts a Kafka too early
+            assert storage.info(f"{D}/__cluster_metadata-0") is not None
         if storage.info(f"{D}/__cluster_metadata-0") is None:
             interrupted += 1
             if mirror_state(storage) is MirrorState.MIRRORING:

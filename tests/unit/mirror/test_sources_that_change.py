@@ -43,6 +43,7 @@ from tests.support.scripted_source import (
     header_of,
     on_answers,
     on_parts,
+    with_code,
 )
 from tests.support.until import patience, until
 
@@ -150,6 +151,46 @@ def test_a_source_that_knows_no_epochs(versions: Versions, tmp_path: Path) -> No
             source.change(source.lies.clear)
             until_equal(source, tmp_path)
     check_holds(tmp_path, source.logs())
+    check_verifies(tmp_path)
+
+
+@EACH_AGE
+def test_a_tail_that_is_still_to_be_cut_is_not_caught_up(
+    versions: Versions, tmp_path: Path
+) -> None:
+    """The end of the new leader lies below ours; only what it answers says which records are
+    its."""
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+    def refuse(exchange: Exchange) -> None:
+        exchange.answer = exchange.answer._replace(
+            topics=tuple(
+                topic._replace(
+                    partitions=tuple(
+                        part._replace(error_code=code, leader_epoch=-1, end_offset=-1)
+                        for part in topic.partitions
+                    )
+                )
+                for topic in exchange.answer.topics
+            )
+        )
+
+    silent = [
+        on_parts(with_code(code), "orders"),
+        on_answers(ApiKey.OFFSET_FOR_LEADER_EPOCH, refuse),
+    ]
+    with _source(versions) as source, mirroring(source, tmp_path) as mirror:
+        until_equal(source, tmp_path)
+
+        def elect() -> None:
+            _lose_tail(source.log("orders"), 2)
+            source.lies += silent
+
+        source.change(elect)
+        assert not mirror.catch_up(int(patience() * 1000))
+        source.change(source.lies.clear)
+        assert mirror.catch_up(int(patience() * 1000))
+        assert batches_of(tmp_path, ORDERS) == source.log("orders").batches
     check_verifies(tmp_path)
 
 
