@@ -20,9 +20,9 @@ from logstore.segments.producer_state import AppendOrigin
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
 from replication import ServedCluster, serve
-from replication.adopt import ClusterImage, read_cluster_metadata
+from replication.adopt import ClusterImage, Kind, read_cluster_metadata
 from replication.common.error_codes import ErrorCode
-from replication.common.internal_topics import TRANSACTION_STATE
+from replication.common.internal_topics import INTERNAL_TOPICS, TRANSACTION_STATE
 from replication.coordinators.transactions.records import decode, encode
 from replication.coordinators.transactions.state import (
     TransactionMetadata,
@@ -265,6 +265,35 @@ def test_a_mirror_of_a_running_cluster_becomes_one() -> None:
     assert image is not None
     assert image.topic_configs(A.topic)["retention.ms"] == "-1"
     goes_on(storage, DIRECTORY)
+
+
+def test_configurations_that_the_mirror_could_not_see_delete_nothing() -> None:
+    """By READ rights alone they stay unknown; what was seen before stays known (X-180)."""
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        fill(kafka)
+        kafka.create_topic("seen", config={"retention.ms": "777777"})
+        with mirror_of(kafka, storage, topics=("seen",), internal=False) as mirror:
+            mirror.start()
+            caught_up(mirror)
+        refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        kafka.faults.fail(ApiKey.DESCRIBE_CONFIGS, error=refusal, times=None)
+        with mirror_of(kafka, storage) as mirror:
+            mirror.start()
+            caught_up(mirror)
+    assert storage.info(f"{DIRECTORY}/{A.topic}-0/topic.properties") is None
+    found = promote(DIRECTORY, storage=storage)
+    assert found.promoted
+    assert [each.names for each in found.notes if each.kind == Kind.KEEP_ALL.value[0]] == [
+        (A.topic,)
+    ]
+    image = read_cluster_metadata(DIRECTORY, storage)
+    assert image is not None
+    kept = {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert image.topic_configs(A.topic) == kept
+    assert image.topic_configs("seen")["retention.ms"] == "777777"
+    for internal in INTERNAL_TOPICS:
+        assert image.topic_configs(internal) == {"cleanup.policy": "compact"}
 
 
 def goes_on(storage: MemoryStorage, directory: str) -> None:
