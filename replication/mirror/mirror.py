@@ -12,7 +12,7 @@ from typing import Self
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.errors import InvariantError, LogstoreError
+from logstore.common.errors import InvariantError, LogstoreError, StorageFailedError
 from logstore.manager import DirectoryContent, LogManager, ManagerOwner
 from logstore.manager.duties import BACKGROUND, Duty
 from logstore.storage.base import Storage
@@ -115,7 +115,8 @@ class Mirror:
             SaslAuthenticationError: the source refuses the login.
             MirrorRefusedError: the directory is no mirror of this source.
             LogDirLockedError: it is open elsewhere.
-            StorageFailedError, CheckpointError: the disk refused, or ``mirror.json`` is malformed.
+            StorageFailedError, CheckpointError, OSError: the disk refused, or ``mirror.json`` is
+                malformed.
             ConfigError: TLS cannot be set up, or ``bootstrap.servers`` is malformed.
         """
         try:
@@ -134,6 +135,7 @@ class Mirror:
             raise SourceUnreachableError(reason)
         identity = settle(self.directory, self._storage, self._wanted, view, self._is_chosen)
         self._open(identity)
+        self.report.open()
         runtime = self._runtime = ThreadRuntime("mirror", self._clock)
         # Each connection asks who is there: somebody else may have the address by now.
         greet = partial(join, keys, identity.cluster_id)
@@ -296,7 +298,13 @@ class Mirror:
             self._stop_following()
         if view.cluster_id not in (None, identity.cluster_id) or self._failure is not None:
             return
-        plan = decide(view, following.local(retry=retry), self._is_chosen, confirmed)
+        try:
+            here = following.local(retry=retry)
+        except OSError as error:  # what is to be said cannot be: nobody would know of it
+            self._failure = StorageFailedError(self.report.path, "write", str(error))
+            self._stop_following()
+            return
+        plan = decide(view, here, self._is_chosen, confirmed)
         following.apply(plan, self._configs)
         watch = self._watch
         assert watch is not None
@@ -416,6 +424,8 @@ class Mirror:
         leaders = following.leaders
         missing = set(self._chosen_here(following))
         while missing:
+            if self._closed:
+                return False
             asked = {tp: leaders[tp] for tp in missing if tp in leaders and tp not in self._ends}
             if asked:
                 self._source.ask_ends(asked, self._take_ends)

@@ -105,6 +105,14 @@ class MirrorReport:
         self._size = 0
         self._lock = threading.Lock()
 
+    def open(self) -> None:
+        """
+        Raises:
+            OSError: nothing can be written to it.
+        """
+        with self._lock:
+            self._opened()
+
     @property
     def events(self) -> list[MirrorEvent]:
         with self._lock:

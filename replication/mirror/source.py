@@ -95,7 +95,8 @@ def named_by_most(
     most = max((len(answer.brokers) for answer in answers), default=0) // 2
     found = {}
     for topic in topics:
-        named = Counter(answer.topic_ids[topic] for answer in answers if topic in answer.topic_ids)
+        ids = (answer.topic_ids.get(topic) for answer in answers)
+        named = Counter(each for each in ids if each is not None)
         for topic_id, count in named.most_common(1):
             if count > most:
                 found[topic] = topic_id

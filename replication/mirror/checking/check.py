@@ -30,7 +30,7 @@ from replication.mirror.checking.report import (
 )
 from replication.mirror.checking.source_batches import ReadPace, SourceBatches, SourceBounds
 from replication.mirror.config import MirrorConfig
-from replication.mirror.identity import MirrorFile
+from replication.mirror.identity import MIRROR_JSON, MirrorFile
 
 CLEANUP_POLICY = "cleanup.policy"
 _COMPACT = "compact"
@@ -123,12 +123,14 @@ def _mirrored(directory: str) -> Callable[[str], bool]:
 def _refuse_another_cluster(directory: str, cluster_id: str | None) -> None:
     """
     Raises:
-        ConfigError: ``meta.properties`` names another cluster.
+        ConfigError: ``meta.properties`` or ``mirror.json`` names another cluster.
     """
-    storage, path = open_storage(join_uri(directory, META_PROPERTIES))
-    with suppress(MalformedCheckpointError, NotADirectoryError):
-        meta = MetaPropertiesFile(path, storage).read()
-        own = None if meta is None else meta.cluster_id
+    for name, read in ((META_PROPERTIES, MetaPropertiesFile), (MIRROR_JSON, MirrorFile)):
+        own = None
+        storage, path = open_storage(join_uri(directory, name))
+        with suppress(MalformedCheckpointError, NotADirectoryError):
+            found = read(path, storage).read()
+            own = None if found is None else found.cluster_id
         if own and cluster_id and own != cluster_id:
             raise ConfigError(
                 f"{printable(shown(directory))} is of the cluster {printable(own)}, and not of "

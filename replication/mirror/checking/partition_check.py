@@ -96,8 +96,12 @@ class MirroredPartitionCheck:
     def _begin(self) -> int:
         """Where what both sides have begins, and notes on what only one has."""
         mine, theirs, found = self._extent, self._settled(), self.found
+        had = max(mine.end, min(mine.layout.high_watermark, theirs.end))
+        if had > max(mine.end, theirs.start):
+            message = "below the high watermark on file here, and in no file"
+            found.add(DifferenceKind.MISSING, max(mine.end, theirs.start), had, message)
         if mine.start == mine.end:  # nothing is kept: it may begin anywhere
-            found.leave_out(UncomparedReason.BEHIND, max(theirs.start, mine.end), theirs.end)
+            found.leave_out(UncomparedReason.BEHIND, max(theirs.start, had), theirs.end)
             return mine.end
         found.leave_out(UncomparedReason.EXPIRED, mine.start, min(mine.end, theirs.start))
         if theirs.start < mine.start:
@@ -106,7 +110,7 @@ class MirroredPartitionCheck:
         if mine.end > theirs.end:
             message = "above the high watermark of the source"
             found.add(DifferenceKind.EXTRA, max(mine.start, theirs.end), mine.end, message)
-        found.leave_out(UncomparedReason.BEHIND, max(mine.end, theirs.start), theirs.end)
+        found.leave_out(UncomparedReason.BEHIND, max(had, theirs.start), theirs.end)
         self._end = min(mine.end, theirs.end)
         return max(mine.start, theirs.start)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogDirLockedError
 from logstore.storage.memory import MemoryStorage
+from replication.common.error_codes import ErrorCode
 from replication.fetcher.fetcher import Fetcher
 from replication.mirror import (
     MirrorFile,
@@ -21,6 +23,7 @@ from replication.mirror import (
 )
 from replication.mirror.following import Following
 from replication.mirror.identity import MirrorIdentity, settle
+from replication.protocol import ApiKey
 from replication.server.serving import ServedCluster
 from tests.support.mirrors import (
     DIRECTORY,
@@ -34,7 +37,7 @@ from tests.support.mirrors import (
     write,
 )
 from tests.support.served import new_name, served
-from tests.support.until import until
+from tests.support.until import patience, until
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,20 @@ def test_batches_are_equal(kafka: ServedCluster) -> None:
         assert status.partitions[tp].state is PartitionState.CAUGHT_UP
         assert status.partitions[tp].source_high_watermark == 3
         assert not mirror.report.findings
+
+
+def test_who_waits_for_an_end_is_told_that_the_mirror_was_closed(kafka: ServedCluster) -> None:
+    tp = topic(kafka)
+    write(kafka, tp, *(b"v" * 400_000 for _ in range(4)))
+    answers: list[bool] = []
+    with mirror_of(kafka, topics=(tp.topic,), rate_bytes_per_s=1.0) as mirror:  # years
+        mirror.start()
+        waiting = threading.Thread(target=lambda: answers.append(mirror.catch_up(1 << 40)))
+        waiting.start()
+        until(lambda: tp in mirror.status.partitions)
+        mirror.close()
+        waiting.join(patience())
+    assert answers == [False]
 
 
 def test_a_topic_brings_its_id_partitions_and_configuration(kafka: ServedCluster) -> None:
@@ -249,6 +266,48 @@ def test_what_was_kept_is_not_deleted_for_a_forgotten_option(kafka: ServedCluste
     with mirror_of(kafka, storage, keep_deleted=True, **options) as mirror:
         mirror.start()
         caught_up(mirror)
+
+
+def test_a_report_that_cannot_be_written_is_the_end(
+    kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tp, storage = topic(kafka), MemoryStorage()
+    storage.make_dir(DIRECTORY)
+    storage.make_dir(f"{DIRECTORY}/mirror-report.jsonl")
+    with mirror_of(kafka, storage) as mirror, pytest.raises(OSError, match="mirror-report"):
+        mirror.start()
+    with mirror_of(kafka, topics=(tp.topic,)) as mirror:
+        mirror.start()
+        caught_up(mirror)
+
+        def refuse(*arguments: object, **details: object) -> None:
+            raise OSError(28, "no space")
+
+        monkeypatch.setattr(mirror.report, "add", refuse)
+        kafka.faults.fail(ApiKey.FETCH, error=ErrorCode.KAFKA_STORAGE_ERROR, times=None)
+        try:
+            failure = until(lambda: mirror.failure, "it ends")
+        finally:
+            kafka.faults.clear()
+        assert "no space" in str(failure)
+
+
+def test_who_waits_for_the_end_does_not_outlive_it(kafka: ServedCluster) -> None:
+    """A source that gives no records, and a mirror that is closed meanwhile."""
+    tp = topic(kafka)
+    answer: list[bool] = []
+    write(kafka, tp, b"never read")
+    kafka.faults.drop(ApiKey.FETCH, times=None)
+    try:
+        with mirror_of(kafka, topics=(tp.topic,), internal=False) as mirror:
+            mirror.start()
+            thread = threading.Thread(target=lambda: answer.append(mirror.catch_up(1 << 40)))
+            thread.start()
+            until(lambda: mirror._ends, "it waits")
+        thread.join(patience())
+        assert answer == [False]
+    finally:
+        kafka.faults.clear()
 
 
 def test_internal_topics_come_along(kafka: ServedCluster) -> None:

@@ -16,7 +16,9 @@ from checkpoints.types import TopicPartition
 from logstore import LogConfig, LogManager
 from logstore.format.header import CRC_FROM, CRC_POSITION
 from logstore.kernels import crc32c
+from logstore.storage.local import LocalStorage
 from replication import serve
+from replication.mirror import MirrorFile, MirrorIdentity
 from tests.support.commands import logstore
 
 TP = TopicPartition("orders", 0)
@@ -156,6 +158,19 @@ def test_what_differs_is_named(
     assert part["endOffset"] == END  # what comes behind is compared, too
 
 
+@pytest.mark.parametrize("kept", [1, 0])
+def test_a_tail_that_is_gone_is_missing(kept: int, original: Path, copy: Path) -> None:
+    """The mirror had it: its high watermark is on file."""
+    names = sorted(path.name for path in log_file(copy).parent.glob("*.log"))
+    for name in names[kept:]:
+        (log_file(copy).parent / name).unlink()
+    (part,) = check(original, copy, code=1)["partitions"]
+    (found,) = part["differences"]
+    assert (found["kind"], found["endOffset"]) == ("missing", END)
+    assert found["offset"] == (int(names[1].removesuffix(".log")) if kept else 0)
+    assert not part["notCompared"]
+
+
 def test_equal_batches(original: Path, copy: Path) -> None:
     told = check(original, copy, code=0)
     (part,) = told["partitions"]
@@ -210,6 +225,13 @@ def test_another_cluster_is_refused(tmp_path: Path, original: Path) -> None:
             "mirror", "check", "--from", kafka.bootstrap_servers, str(tmp_path / "other"), code=2
         )
     assert "is of the cluster another" in told.stderr
+    (tmp_path / "other" / "meta.properties").unlink()
+    MirrorFile.of(str(tmp_path / "other"), LocalStorage()).write(MirrorIdentity("third", "a:1"))
+    with serve(adopt=[original], read_only=True) as kafka:
+        told = logstore(
+            "mirror", "check", "--from", kafka.bootstrap_servers, str(tmp_path / "other"), code=2
+        )
+    assert "is of the cluster third" in told.stderr
 
 
 def test_topics_by_patterns(original: Path, copy: Path) -> None:

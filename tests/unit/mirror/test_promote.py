@@ -488,6 +488,28 @@ def test_a_mirror_follows_no_more(storage: FaultyStorage) -> None:
         promote(D, PromotionRules(node_id=3), storage=storage)
 
 
+def test_another_listener_than_before_is_named(storage: FaultyStorage) -> None:
+    as_mirror(storage)
+    done(storage, PromotionRules(listeners=Listeners("a", 19092, 19093)))
+    with pytest.raises(ConfigError, match="such as another --listener"):
+        promote(D, PromotionRules(listeners=Listeners()), storage=storage)
+
+
+def test_groups_that_a_kafka_has_are_not_said_to_be_lost(storage: FaultyStorage) -> None:
+    """Their records are in the logs, and a Kafka reads them."""
+    keys = [kind.to_bytes(2, "big") + b"\0\1" + name for kind, name in ((3, b"c"), (11, b"s"))]
+    with managed(storage) as manager:
+        log = manager.logs[TopicPartition("__consumer_offsets", 0)]
+        batch = bytes(encode_batch([(key, b"\0\0", 1) for key in keys]))
+        log.append_as_leader(batch, max(log.epochs.latest, 0), AppendOrigin.COORDINATOR)
+    found = done(storage)
+    assert not found.findings
+    notes = {note.kind: str(note) for note in found.notes}
+    assert "a Kafka has them as they were" in notes["groups of the new protocol"]
+    assert "a Kafka has them once share.version is 1" in notes["share groups"]
+    assert not [kind for kind in notes if kind.startswith("not carried") and "group" in kind]
+
+
 def test_metadata_of_the_source_in_a_mirror_is_set_aside(storage: FaultyStorage) -> None:
     """Its directory began as a copy of a broker's."""
     done(storage)
