@@ -318,14 +318,17 @@ class Backup:
         )
         self._check_all_is_there(commit)
         self._put_commit(commit)
+        if any(part.adopted for part in report.partitions):
+            self._check_all_is_there(commit)  # only an earlier backup named it, if any
         report.number, report.committed = commit.number, True
 
     def _check_all_is_there(self, commit: BackupCommit) -> None:
-        """Nobody names yet what this run has put, so that a check may have taken it for orphans."""
+        """Nobody names yet what this run has put or adopted: a check may have taken it for orphans,
+        and another run may have dropped the backup that it was of."""
         lost = read_content(self._store, Commits({}, commit, [])).lost
         for *_, segment, key in segments_of(commit):
             if segment.segment_id in lost:
-                reason = "was deleted before the backup was there; the next run puts it again"
+                reason = "was deleted while the backup was made; the next run puts it again"
                 raise StoreUnavailableError(key.key(LOG), reason, True, self._store.uri)
 
     def _put_commit(self, commit: BackupCommit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from logstore.backup import (
     check_store,
     restore,
 )
-from logstore.backup.content import read_commit
+from logstore.backup.content import read_commit, segments_of
 from logstore.backup.patience import Patience, PatientStore
 from logstore.backup.source import BackupSource
 from logstore.common.errors import ConfigError, ResourceBusyError
@@ -34,7 +35,7 @@ from logstore.tiers import (
     StoreUnavailableError,
     open_store,
 )
-from logstore.tiers.keys import INDEXES, LOG, MANIFEST
+from logstore.tiers.keys import INDEXES, LOG, MANIFEST, commit_key
 from logstore.verify import verify
 from tests.support.backups import GrowingSource, KilledError, RiggedStore, pauses
 
@@ -535,6 +536,54 @@ def test_what_retention_deleted_leaves_the_backup_and_keep_deletes_its_objects(
     assert checked.backups == [report.number]
     assert checked.whole
     assert not checked.notes  # and nothing is left over
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [False, True])
+def test_what_another_run_takes_of_a_dropped_backup_stays(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path, *, late: bool
+) -> None:
+    """A log may become again what it was, so that a run adopts what only an older backup names."""
+    backup(source, store)
+    with source.open() as manager:
+        manager.get("orders", 0).delete_records(int(source.logs()[1].stem))
+    earlier = read_commit(PatientStore(store), 1)
+    other = replace(earlier, number=3).to_json()
+
+    def meanwhile(operation: str, key: str) -> None:
+        if operation == "delete" and key.endswith(LOG if late else commit_key(1)):
+            store.replace(commit_key(3), other)
+
+    store.before = meanwhile
+    report = backup(source, store, keep=1)
+    assert report.number == 2
+    found = [finding.fault for finding in report.findings]
+    assert found == ([BackupFault.MISSING] if late else [])
+    store.before = lambda operation, key: None
+    named = [key for *_, key in segments_of(earlier)]
+    assert set(store.objects(LOG)) >= {key.key(LOG) for key in named} or late
+    assert backup(source, store).whole
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+@pytest.mark.slow
+def test_a_backup_is_not_there_if_what_it_adopts_is_deleted_meanwhile(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    backup(source, store)
+    store.store.delete([commit_key(1)])
+    logs = store.objects(LOG)
+
+    def meanwhile(operation: str, key: str) -> None:
+        if operation == "put" and key == commit_key(1):
+            store.store.delete(logs[:1])  # as a run does that drops the backup that it was of
+
+    store.before = meanwhile
+    with pytest.raises(StoreUnavailableError, match="deleted while the backup was made"):
+        backup(source, store)
+    store.before = lambda operation, key: None
+    assert backup(source, store).whole
     assert_equal(source.path, store, tmp_path / "back")
 
 
