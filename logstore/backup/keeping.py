@@ -93,6 +93,21 @@ def _further(commit: BackupCommit, reached: dict[tuple[uuid.UUID, int], int]) ->
     return found
 
 
+def goes_on(before: Iterable[TopicBackup], topics: Iterable[TopicBackup]) -> bool:
+    """Whether a segment of ``before`` is there still, at least by its first batch; so if it had
+    none."""
+    had, has = (
+        {
+            (topic.topic, part.partition, segment.base_offset, segment.first_batch_crc)
+            for topic in each
+            for part in topic.partitions
+            for segment in part.segments
+        }
+        for each in (before, topics)
+    )
+    return not had or bool(had & has)
+
+
 def what_vanished(
     before: BackupCommit, topics: Iterable[TopicBackup]
 ) -> Iterator[str | BackupFinding]:
@@ -121,4 +136,4 @@ def what_vanished(
                     )
 
 
-__all__ = ["prune", "what_vanished"]
+__all__ = ["goes_on", "prune", "what_vanished"]

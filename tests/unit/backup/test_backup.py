@@ -587,6 +587,32 @@ def test_a_backup_is_not_there_if_what_it_adopts_is_deleted_meanwhile(
     assert_equal(source.path, store, tmp_path / "back")
 
 
+def _without_names(source: GrowingSource) -> None:
+    """As copies are, and the directories of old brokers."""
+    (source.path / "meta.properties").unlink()
+    for file in source.path.glob("*/partition.metadata"):
+        file.unlink()
+
+
+@pytest.mark.slow
+def test_a_stranger_without_a_name_is_not_taken_for_the_source(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    grown = source.copy(tmp_path / "grown")
+    grown.write(20)
+    stranger = GrowingSource(tmp_path / "stranger")
+    stranger._seed = 1000
+    stranger.write()
+    for each in (source, grown, stranger):
+        _without_names(each)
+    backup(source, store)
+    assert backup(grown, store, keep=1).number == 2
+    with pytest.raises(BackupRefusedError, match="nothing in common"):
+        backup(stranger, store, keep=1)
+    assert restore(store, tmp_path / "back").number == 2
+    assert backup(stranger, store, drop_deleted=True).number == 3
+
+
 def test_damage_counts_once_two_looks_agree(
     source: GrowingSource, store: RiggedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
