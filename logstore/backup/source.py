@@ -117,6 +117,10 @@ class BackupSource:
         for name, topic in found.items():
             if name in self._given:
                 topic.properties = TopicProperties(dict(self._given[name]), 1)
+            if not topic.properties.values:
+                # No overrides: what a broker's own defaults were, such as its retention, no file
+                # says, and nobody shall take this for a configuration that is known.
+                topic.properties = TopicProperties({}, 0)
         return owner, list(found.values())
 
     def _listed(self) -> list[PartitionLayout]:

@@ -613,6 +613,17 @@ def test_a_stranger_without_a_name_is_not_taken_for_the_source(
     assert backup(stranger, store, drop_deleted=True).number == 3
 
 
+def test_no_overrides_are_no_configuration_that_is_known(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    """The retention may be that of a broker's own file, and a promotion has to keep records."""
+    backup(source, store, topic_configs={"orders": {}, "__consumer_offsets": {"retention.ms": "5"}})
+    offsets, orders = read_commit(PatientStore(store), 1).topics
+    assert (offsets.config_revision, orders.config_revision) == (1, 0)
+    assert restore(store, tmp_path / "back").whole
+    assert not (tmp_path / "back" / "orders-0" / "topic.properties").exists()
+
+
 def test_damage_counts_once_two_looks_agree(
     source: GrowingSource, store: RiggedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
