@@ -31,6 +31,7 @@ from logstore.storage.local import LocalStorage
 from logstore.tiers import (
     StoreDeniedError,
     StoredObject,
+    StoreError,
     StoreThrottledError,
     StoreUnavailableError,
     open_store,
@@ -283,7 +284,7 @@ def test_a_segment_that_another_topic_put_is_not_adopted(
 
 
 def test_a_throttled_store_is_asked_again_with_pauses(
-    source: GrowingSource, store: RiggedStore
+    source: GrowingSource, store: RiggedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = iter([StoreThrottledError("k", "slow down", True)] * 5)
 
@@ -297,6 +298,10 @@ def test_a_throttled_store_is_asked_again_with_pauses(
     assert report.whole
     assert report.retries == 5
     assert waited == [0.5, 1, 2, 4, 8]
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.rpartition("; ")[2] for text in told] == [
+        f"try {number} of 8 in {seconds} s" for number, seconds in ((3, 1), (4, 2), (5, 4), (6, 8))
+    ]
 
 
 @pytest.mark.parametrize("effect", [False, True])
@@ -738,6 +743,15 @@ def test_a_log_directory_is_no_store(source: GrowingSource, place: str) -> None:
     with pytest.raises(BackupRefusedError, match="a log directory"):
         Backup([source.path], open_store(str(source.path / place))).run()
     assert sorted(source.path.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_file_is_no_store(source: GrowingSource, below: str) -> None:
+    file = source.path.parent / "file"
+    file.write_bytes(b"precious")
+    with pytest.raises(StoreError, match="is, or lies below, a file that is no directory"):
+        Backup([source.path], open_store(f"{file}{below}")).run()
+    assert file.read_bytes() == b"precious"
 
 
 def test_topics_that_match_nothing_are_refused(source: GrowingSource, store: RiggedStore) -> None:
