@@ -84,9 +84,12 @@ class JsonObject:
 
     def uuid(self, name: str) -> uuid.UUID:
         try:
-            return topic_id_from_text(self.text(name))
+            found = topic_id_from_text(self.text(name))
         except ValueError as error:
             self.refuse(name, str(error))
+        if not found.int:  # stands for "none" in Kafka
+            self.refuse(name, "is the zero id, which names nothing")
+        return found
 
     def child(self, name: str) -> JsonObject:
         return JsonObject(self.key, self._get(name), self._at(name))

@@ -100,6 +100,15 @@ def _listeners(text: str | None) -> Listeners:
 
 
 def _json(found: Promotion) -> dict[str, Any]:
+    if found.before:  # nothing is counted anew
+        return {
+            "directory": found.directory,
+            "promoted": False,
+            "promotedBefore": True,
+            "clusterId": found.cluster_id,
+            "nodeId": found.node_id,
+            "serverProperties": found.server_properties,
+        }
     return {
         "directory": found.directory,
         "promoted": found.promoted,

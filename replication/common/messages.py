@@ -464,13 +464,14 @@ class TopicResponse(NamedTuple):
 class PartitionChange(NamedTuple):
     """One partition of a LeaderAndIsr or UpdateMetadata request.
 
+    ``config``: None leaves what is stored with the log as it is.
     ``partition_count``: how many the topic has, also those without a state so far; 0: not said.
     """
 
     tp: TopicPartition
     registration: PartitionRegistration
     topic_id: uuid.UUID | None = None
-    config: Mapping[str, str] = {}
+    config: Mapping[str, str] | None = {}
     partition_count: int = 0
 
 

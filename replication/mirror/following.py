@@ -283,7 +283,8 @@ class Following:
         """Carry out a plan. What fails for one partition does not stop the others.
 
         Args:
-            configs: of topics, where they are known.
+            configs: of topics, where they are known. Of others no default is stored: whoever
+                promotes the logs would take it for theirs, and delete by it.
         """
         for each in plan.replaced:
             self.set_aside(each, "the source has another topic of that name")
@@ -329,19 +330,13 @@ class Following:
             self._report.add(MirrorEventKind.BACK, topic, "the source shows the topic again")
         self._gone = now
 
-    def _config(self, topic: str, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
-        """The configuration of a topic: that of the source, or what is known here of it."""
-        found = configs.get(topic)
-        return self._log_manager.topic_config(topic).to_properties() if found is None else found
-
     def _make_logs(
         self, wanted: Iterable[WantedPartition], configs: Mapping[str, Mapping[str, str]]
     ) -> list[WantedPartition]:
         """Open or create the logs; those that are there."""
         asked = {each.tp: each for each in wanted}
         made = self._log_manager.get_or_create_all(
-            WantedLog(tp, each.topic_id, self._config(tp.topic, configs))
-            for tp, each in asked.items()
+            WantedLog(tp, each.topic_id, configs.get(tp.topic)) for tp, each in asked.items()
         )
         found = []
         for tp, (_, error) in made.items():
@@ -370,9 +365,7 @@ class Following:
             registration = PartitionRegistration(
                 (each.leader_id,), (each.leader_id,), each.leader_id, each.leader_epoch, 0
             )
-            change = PartitionChange(
-                tp, registration, each.topic_id, self._config(tp.topic, configs)
-            )
+            change = PartitionChange(tp, registration, each.topic_id, configs.get(tp.topic))
             try:
                 partition.make_follower(change)
                 self._partitions[tp] = partition

@@ -82,6 +82,20 @@ _SETTLED = frozenset(
 )
 """Remarks of an adoption that a promotion answers itself."""
 
+_OF_GROUPS = {
+    "not carried: consumer groups": (
+        "groups of the new protocol",
+        "have their offsets; a Kafka has them as they were, and in logstore serve their members "
+        "join again, by the classic protocol",
+    ),
+    "not carried: share groups": (
+        "share groups",
+        "are in the logs: a Kafka has them once share.version is 1 (kafka-features.sh upgrade), "
+        "and logstore serve does not",
+    ),
+}
+"""A Kafka has groups that our brokers do not carry over when they adopt a directory."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromotionRules:
@@ -258,7 +272,11 @@ class _Promoter:
 
     def _summary(self, cluster: AdoptedCluster, node_id: int) -> Promotion:
         report = cluster.report
-        remarks = [each for each in report.notes if each.kind not in _SETTLED]
+        remarks = [
+            Remark(*_OF_GROUPS.get(each.kind, (each.kind, each.text)), each.names, each.count)
+            for each in report.notes
+            if each.kind not in _SETTLED
+        ]
         tiered = [n for n, t in cluster.topics.items() if t.config.get(_TIERED) == "true"]
         if tiered:
             remarks.append(Kind.TIERED.note(tiered))
@@ -354,8 +372,8 @@ class _Promoter:
         is_there = self._storage.info(self._properties_path) is not None
         if is_there and self._storage.read_file(self._properties_path, _LARGEST) != wanted.encode():
             raise ConfigError(
-                f"{self._properties_path} is there already, and says something else: move it away; "
-                "nothing was changed"
+                f"{self._properties_path} is there already, and says something else, such as "
+                "another --listener: give that, or move it away; nothing was changed"
             )
         return wanted.encode()
 

@@ -201,7 +201,8 @@ class Partition(Replica):
             raise KafkaStorageError(f"{self.tp}: its log has failed")
         if change.topic_id is not None:
             self.call_storage(log.assign_topic_id, change.topic_id)
-        self.call_storage(with_idle_closed, partial(manager.configure, log, change.config))
+        if change.config is not None:
+            self.call_storage(with_idle_closed, partial(manager.configure, log, change.config))
         self.log = log
         return log
 

@@ -148,7 +148,7 @@ class MetadataCache:
         known = registrations.get(partition)
         if known is None or _version(known) <= _version(change.registration):
             registrations[partition] = change.registration
-            self._configs[topic] = change.config
+            self._configs[topic] = change.config or {}
             self._counts[topic] = max(change.partition_count, self._counts.get(topic, 0))
 
     def _name(self, topic: str, topic_id: uuid.UUID | None) -> None:

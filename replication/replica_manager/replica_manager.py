@@ -349,7 +349,7 @@ class ReplicaManager:
             self.waiting.on_log_start(change.tp)
         self._answer_fetches_of_dead_brokers(alive)
         self.moves.resume(change.tp for change in request.partitions)
-        for topic, config in {c.tp.topic: c.config for c in request.partitions}.items():
+        for topic, config in {c.tp.topic: c.config or {} for c in request.partitions}.items():
             self._throttle(topic, config)
         return response
 

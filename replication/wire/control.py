@@ -412,7 +412,7 @@ def _changes(states: Iterable[Any], partition_epoch: Any) -> tuple[PartitionChan
 
 def _configs_to(kind: Any, changes: list[PartitionChange]) -> tuple[Any, ...]:
     """The configuration of a topic, which all its partitions have."""
-    return tuple([kind(*each) for each in changes[-1].config.items()])
+    return tuple([kind(*each) for each in (changes[-1].config or {}).items()])
 
 
 def _partition_count(changes: list[PartitionChange]) -> int:

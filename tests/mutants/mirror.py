@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Collection
 from typing import Any
 
 from logstore.common.config import MAX_LONG
@@ -72,10 +70,11 @@ def another_id_is_the_same_topic(patch: MonkeyPatch) -> None:
 
 @mutant()
 def a_former_id_comes_back(patch: MonkeyPatch) -> None:
+    """One broker that names it is enough."""
     decide = decisions.decide
 
-    def mutant(view: Any, local: Any, is_chosen: Any, former: Collection[uuid.UUID] = ()) -> Any:
-        return decide(view, local, is_chosen)
+    def mutant(view: Any, local: Any, is_chosen: Any, confirmed: Any = ()) -> Any:
+        return decide(view, local, is_chosen, {each.topic_id for each in view.topics.values()})
 
     patch.setattr(decisions, "decide", mutant)
 

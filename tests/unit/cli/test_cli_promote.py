@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from logstore.manager import LogManager
+from logstore.storage.local import LocalStorage
 from replication import serve
+from replication.mirror.identity import MirrorFile, MirrorIdentity
 from tests.support.commands import logstore, logstore_json
 
 
@@ -67,3 +69,12 @@ def test_what_is_no_directory_to_promote_is_an_error(directory: Path, tmp_path: 
     logstore("promote", str(directory))
     again = logstore("promote", str(directory), code=2).stderr
     assert "is the directory of a cluster already" in again
+
+
+def test_a_second_promotion_claims_no_numbers(directory: Path) -> None:
+    identity = MirrorIdentity("A" * 22, "host:9092", topics=("orders",))
+    MirrorFile.of(str(directory), LocalStorage()).write(identity)
+    first, second = (logstore_json("promote", str(directory)) for _ in range(2))
+    assert (first["topics"], second["promotedBefore"]) == (2, True)
+    assert "topics" not in second
+    assert "nextProducerId" not in second

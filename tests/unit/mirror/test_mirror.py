@@ -67,6 +67,20 @@ def test_batches_are_equal(kafka: ServedCluster) -> None:
         assert not mirror.report.findings
 
 
+def test_who_waits_for_an_end_is_told_that_the_mirror_was_closed(kafka: ServedCluster) -> None:
+    tp = topic(kafka)
+    write(kafka, tp, *(b"v" * 400_000 for _ in range(4)))
+    answers: list[bool] = []
+    with mirror_of(kafka, topics=(tp.topic,), rate_bytes_per_s=1.0) as mirror:  # years
+        mirror.start()
+        waiting = threading.Thread(target=lambda: answers.append(mirror.catch_up(1 << 40)))
+        waiting.start()
+        until(lambda: tp in mirror.status.partitions)
+        mirror.close()
+        waiting.join(patience())
+    assert answers == [False]
+
+
 def test_a_topic_brings_its_id_partitions_and_configuration(kafka: ServedCluster) -> None:
     tp = topic(kafka, 3, retention_ms="1000", segment_bytes="4096")
     with mirror_of(kafka, topics=(tp.topic,)) as mirror:

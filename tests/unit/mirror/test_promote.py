@@ -20,9 +20,9 @@ from logstore.segments.producer_state import AppendOrigin
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
 from replication import ServedCluster, serve
-from replication.adopt import ClusterImage, read_cluster_metadata
+from replication.adopt import ClusterImage, Kind, read_cluster_metadata
 from replication.common.error_codes import ErrorCode
-from replication.common.internal_topics import TRANSACTION_STATE
+from replication.common.internal_topics import INTERNAL_TOPICS, TRANSACTION_STATE
 from replication.coordinators.transactions.records import decode, encode
 from replication.coordinators.transactions.state import (
     TransactionMetadata,
@@ -267,6 +267,35 @@ def test_a_mirror_of_a_running_cluster_becomes_one() -> None:
     goes_on(storage, DIRECTORY)
 
 
+def test_configurations_that_the_mirror_could_not_see_delete_nothing() -> None:
+    """By READ rights alone they stay unknown; what was seen before stays known (X-180)."""
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        fill(kafka)
+        kafka.create_topic("seen", config={"retention.ms": "777777"})
+        with mirror_of(kafka, storage, topics=("seen",), internal=False) as mirror:
+            mirror.start()
+            caught_up(mirror)
+        refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        kafka.faults.fail(ApiKey.DESCRIBE_CONFIGS, error=refusal, times=None)
+        with mirror_of(kafka, storage) as mirror:
+            mirror.start()
+            caught_up(mirror)
+    assert storage.info(f"{DIRECTORY}/{A.topic}-0/topic.properties") is None
+    found = promote(DIRECTORY, storage=storage)
+    assert found.promoted
+    assert [each.names for each in found.notes if each.kind == Kind.KEEP_ALL.value[0]] == [
+        (A.topic,)
+    ]
+    image = read_cluster_metadata(DIRECTORY, storage)
+    assert image is not None
+    kept = {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert image.topic_configs(A.topic) == kept
+    assert image.topic_configs("seen")["retention.ms"] == "777777"
+    for internal in INTERNAL_TOPICS:
+        assert image.topic_configs(internal) == {"cleanup.policy": "compact"}
+
+
 def goes_on(storage: MemoryStorage, directory: str) -> None:
     """What clients of the new cluster see, and do."""
     with serve(NEW, adopt=directory, storage=storage) as kafka, connect(kafka) as client:
@@ -457,6 +486,28 @@ def test_a_mirror_follows_no_more(storage: FaultyStorage) -> None:
     assert "offsets.topic.num.partitions=3\n" in properties
     with pytest.raises(ConfigError, match="was promoted already, as node 0"):
         promote(D, PromotionRules(node_id=3), storage=storage)
+
+
+def test_another_listener_than_before_is_named(storage: FaultyStorage) -> None:
+    as_mirror(storage)
+    done(storage, PromotionRules(listeners=Listeners("a", 19092, 19093)))
+    with pytest.raises(ConfigError, match="such as another --listener"):
+        promote(D, PromotionRules(listeners=Listeners()), storage=storage)
+
+
+def test_groups_that_a_kafka_has_are_not_said_to_be_lost(storage: FaultyStorage) -> None:
+    """Their records are in the logs, and a Kafka reads them."""
+    keys = [kind.to_bytes(2, "big") + b"\0\1" + name for kind, name in ((3, b"c"), (11, b"s"))]
+    with managed(storage) as manager:
+        log = manager.logs[TopicPartition("__consumer_offsets", 0)]
+        batch = bytes(encode_batch([(key, b"\0\0", 1) for key in keys]))
+        log.append_as_leader(batch, max(log.epochs.latest, 0), AppendOrigin.COORDINATOR)
+    found = done(storage)
+    assert not found.findings
+    notes = {note.kind: str(note) for note in found.notes}
+    assert "a Kafka has them as they were" in notes["groups of the new protocol"]
+    assert "a Kafka has them once share.version is 1" in notes["share groups"]
+    assert not [kind for kind in notes if kind.startswith("not carried") and "group" in kind]
 
 
 def test_metadata_of_the_source_in_a_mirror_is_set_aside(storage: FaultyStorage) -> None:

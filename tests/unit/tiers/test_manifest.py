@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,6 +176,19 @@ def test_each_flipped_or_missing_byte_is_found(written: bytes) -> None:
         for each in (bytes(damaged), written[:position]):
             with pytest.raises(MalformedManifestError):
                 read.from_json("x", each)
+
+
+@pytest.mark.parametrize("of", [TOPIC_ID, SEGMENT_ID], ids=["topic", "segment"])
+def test_the_zero_id_names_nothing(of: uuid.UUID) -> None:
+    """A commit whose checksum fits may name it all the same; no topic of Kafka has it."""
+    topic = COMMIT.topics[0]
+    if of == TOPIC_ID:
+        zero = replace(topic, topic_id=uuid.UUID(int=0))
+    else:
+        segment = replace(SEGMENT, segment_id=uuid.UUID(int=0))
+        zero = replace(topic, partitions=(replace(topic.partitions[0], segments=(segment,)),))
+    with pytest.raises(MalformedManifestError, match="zero id"):
+        BackupCommit.from_json("c", replace(COMMIT, topics=(zero,)).to_json())
 
 
 HOSTILE: dict[str, Any] = {
