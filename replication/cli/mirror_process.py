@@ -219,9 +219,9 @@ def _once(mirror: Mirror, reporter: Reporter, signals: _Signals, patience_ms: in
             thread.join(LOOK_S)
             if signals.stop.is_set():
                 return RunEnding()
-            status = reporter.report()
-            if status.bytes != moved:
-                moved, moved_ms = status.bytes, _now_ms()
+            reporter.report_if_due()
+            if (now := mirror.moved) != moved:
+                moved, moved_ms = now, _now_ms()
             elif _now_ms() - moved_ms >= patience_ms:
                 return RunEnding(EXIT_ERROR, _why_nothing_moves(reporter.look(), patience_ms))
     finally:

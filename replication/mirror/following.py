@@ -146,6 +146,11 @@ class Following:
             partition.follower.refused(code, self._now_ms())
 
     @property
+    def received(self) -> int:
+        """Bytes that were appended, also to logs that were set aside since."""
+        return self._fetchers.replication_bytes_in
+
+    @property
     def dead_fetchers(self) -> int:
         """Those that ended with an error of ours."""
         return self._fetchers.dead_workers
