@@ -120,6 +120,7 @@ class Following:
         self._partitions: dict[TopicPartition, MirroredPartition] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
         self._gone: frozenset[str] | None = None
+        self.former_bytes = self.former_cuts = 0  # of logs that were set aside
         self._lock = threading.Lock()
 
     def find(self, tp: TopicPartition) -> MirroredPartition:
@@ -313,6 +314,8 @@ class Following:
             self._failed.pop(tp, None)
             partition = self._partitions.pop(tp, None)
             if partition is not None:
+                self.former_bytes += partition.follower.received
+                self.former_cuts += partition.follower.cuts
                 partition.delete()
         logs = self._log_manager.logs
         for tp in tps:

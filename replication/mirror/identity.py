@@ -157,9 +157,11 @@ def misplacement(directory: str, storage: Storage) -> str | None:
 def _may_be_here(entry: FileInfo) -> bool:
     """In a log directory, or in the root of an empty disk."""
     name = entry.name
+    if name.startswith((".", REPORT)):
+        return True
     if entry.is_dir:
-        return name.startswith(".") or name == "lost+found" or partition_dir(name) is not None
-    return name.startswith((".", REPORT)) or name.endswith(("-checkpoint", TEMPORARY_SUFFIX))
+        return name == "lost+found" or partition_dir(name) is not None
+    return name.endswith(("-checkpoint", TEMPORARY_SUFFIX))
 
 
 def foreign_topics(

@@ -392,6 +392,8 @@ class Mirror:
             self._unreachable,
             "" if self._failure is None else str(self._failure),
             self.report.findings,
+            0 if following is None else following.former_bytes,
+            0 if following is None else following.former_cuts,
         )
 
     @property

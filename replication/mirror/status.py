@@ -54,6 +54,7 @@ class MirrorStatus:
         unreachable: why the source could not be asked at the last try; "" if it could.
         failure: why the mirror as a whole does not go on.
         findings: events of the report in this run that somebody should look at.
+        former_bytes, former_cuts: of logs that were set aside in this run.
     """
 
     cluster_id: str
@@ -62,6 +63,8 @@ class MirrorStatus:
     unreachable: str = ""
     failure: str = ""
     findings: int = 0
+    former_bytes: int = 0
+    former_cuts: int = 0
 
     @property
     def lag(self) -> int:
@@ -70,11 +73,11 @@ class MirrorStatus:
 
     @property
     def bytes(self) -> int:
-        return sum(each.bytes for each in self.partitions.values())
+        return self.former_bytes + sum(each.bytes for each in self.partitions.values())
 
     @property
     def cuts(self) -> int:
-        return sum(each.cuts for each in self.partitions.values())
+        return self.former_cuts + sum(each.cuts for each in self.partitions.values())
 
     def count(self, *states: PartitionState) -> int:
         """How many partitions are in one of these states."""

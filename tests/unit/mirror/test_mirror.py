@@ -137,6 +137,7 @@ def test_a_later_topic_of_the_same_name_sets_the_log_aside(kafka: ServedCluster)
         until(
             lambda: mirrored_bytes(mirror, tp) == source_bytes(kafka, tp), "it follows the new one"
         )
+        assert mirror.status.bytes > len(former)  # a counter does not fall
     (aside,) = [each for each in storage.scan_dir(DIRECTORY) if each.name.endswith("-stray")]
     path = f"{DIRECTORY}/{aside.name}/00000000000000000000.log"
     assert storage.read_file(path, 1 << 20) == former

@@ -141,7 +141,7 @@ RECORD = b"copied " * 150
 
 def _copy(original: Path, copied: Path) -> None:
     """As of a Kafka's directory: it has nothing of a mirror."""
-    shutil.copytree(original, copied, ignore=shutil.ignore_patterns("mirror*", ".lock"))
+    shutil.copytree(original, copied, ignore=shutil.ignore_patterns("mirror*", ".lock", "*.tmp"))
 
 
 def _tear(directory: Path) -> None:
