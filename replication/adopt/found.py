@@ -47,7 +47,7 @@ class CoordinatorState(NamedTuple):
 
     Attributes:
         keys: the groups with offsets or members of the classic protocol, or the transactional ids.
-        offsets: how many are committed.
+        committed: the offsets of groups by group and partition.
         others: groups of other protocols, by their kind.
         open: producer ids of transactions that the coordinator will end.
         largest_id: of a producer; −1 without any.
@@ -55,7 +55,7 @@ class CoordinatorState(NamedTuple):
     """
 
     keys: frozenset[str] = frozenset()
-    offsets: int = 0
+    committed: Mapping[tuple[str, TopicPartition], int] = {}
     others: Mapping[str, frozenset[str]] = {}
     open: frozenset[int] = frozenset()
     largest_id: int = -1
@@ -325,7 +325,8 @@ def _state_of(log: PartitionLog) -> CoordinatorState:
     keys: set[str] = set()
     others: dict[str, set[str]] = {}
     ongoing: set[int] = set()
-    offsets, largest_id = 0, -1
+    committed: dict[tuple[str, TopicPartition], int] = {}
+    largest_id = -1
     for raw, value in latest.items():
         if value is None:
             continue
@@ -339,7 +340,9 @@ def _state_of(log: PartitionLog) -> CoordinatorState:
                 continue
             if types is CONSUMER_OFFSETS:
                 keys.add(key.group)
-                offsets += isinstance(key, wire.OffsetCommitKey)
+                if isinstance(key, wire.OffsetCommitKey):
+                    place = key.group, TopicPartition(key.topic, key.partition)
+                    committed[place] = decode_value(key, value).offset
                 continue
             keys.add(key.transactional_id)
             said = decode_value(key, value)
@@ -350,7 +353,7 @@ def _state_of(log: PartitionLog) -> CoordinatorState:
             unreadable += 1
     return CoordinatorState(
         frozenset(keys),
-        offsets,
+        committed,
         {kind: frozenset(names) for kind, names in others.items()},
         frozenset(ongoing),
         largest_id,

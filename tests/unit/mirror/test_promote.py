@@ -228,6 +228,7 @@ def test_a_promoted_directory_is_a_cluster_of_its_own(storage: FaultyStorage) ->
     assert (found.topics, found.partitions, found.offline) == (3, 7, 0)
     assert (found.groups, found.offsets, found.transactional_ids) == (1, 1, 2)
     assert found.findings == ()
+    assert Kind.AHEAD.value[0] not in {each.kind for each in found.notes}
     meta = MetaPropertiesFile(f"{D}/meta.properties", storage).read()
     assert meta is not None
     assert (meta.version, meta.cluster_id, meta.node_id) == (1, found.cluster_id, 0)
@@ -265,6 +266,21 @@ def test_a_mirror_of_a_running_cluster_becomes_one() -> None:
     assert image is not None
     assert image.topic_configs(A.topic)["retention.ms"] == "-1"
     goes_on(storage, DIRECTORY)
+
+
+def test_a_group_that_has_read_more_than_a_log_has_is_named() -> None:
+    """It would skip what the new cluster writes first."""
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        fill(kafka)
+        with connect(kafka) as client:
+            commit(client, 100)
+    end = logs_of(storage)[A][0]
+    storage.remove_tree(f"{OLD}/coordinator")
+    found = promote(D, storage=storage)
+    (note,) = [each for each in found.notes if each.kind == Kind.AHEAD.value[0]]
+    assert note.names == (f"{GROUP} of orders-0: 100 above {end}",)
+    assert found.offsets == 1
 
 
 def test_configurations_that_the_mirror_could_not_see_delete_nothing() -> None:
