@@ -17,7 +17,7 @@ from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
 from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG, BrokerConfig
-from logstore.common.errors import ConfigError, LogstoreError
+from logstore.common.errors import ConfigError, CorruptDataError, LogstoreError
 from logstore.format import filenames
 from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner, peek
@@ -265,12 +265,19 @@ def find_broker(
         states = {tp: _state_of(log) for tp, log in usable.items() if tp.topic in INTERNAL_TOPICS}
         largest = [log.producers.largest_id() for log in usable.values()]
         largest += [state.largest_id for state in states.values()]
+        found: dict[TopicPartition, FoundLog] = {}
+        unavailable = {tp: str(error) for tp, error in manager.unavailable_logs.items()}
+        for tp, log in usable.items():
+            try:
+                found[tp] = _found(log, states.get(tp))
+            except CorruptDataError as error:  # where no recovery looks after a clean stop
+                unavailable[tp] = str(error)
         return FoundBroker(
             tuple(directories),
             manager.previous_broker_epoch,
-            {tp: _found(log, states.get(tp)) for tp, log in usable.items()},
+            found,
             _configs(usable, overlay),
-            {tp: str(error) for tp, error in manager.unavailable_logs.items()},
+            unavailable,
             manager.last_stop.unproven,
             max((log.producers.largest_coordinator_epoch() for log in usable.values()), default=-1),
             max(largest, default=-1),

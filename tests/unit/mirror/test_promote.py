@@ -268,6 +268,28 @@ def test_a_mirror_of_a_running_cluster_becomes_one() -> None:
     goes_on(storage, DIRECTORY)
 
 
+def test_a_log_that_is_damaged_where_no_start_looks_is_a_finding() -> None:
+    """One of thousands must not make the promotion of the others impossible."""
+    storage = FaultyStorage()
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        kafka.create_topic(A.topic, 2, config={"segment.bytes": "10000"})
+        for value in (b"a" * 9000, b"b" * 9000):
+            kafka.produce(A.topic, value, partition=0)
+    storage.remove_tree(f"{OLD}/coordinator")
+    first = f"{D}/{A.topic}-0/{0:020}.log"
+    storage.write_file(first, storage.read_file(first)[:-10])
+    found = promote(D, storage=storage)
+    assert not found.promoted
+    damaged, without = found.findings
+    assert (damaged.kind, without.kind) == (Kind.DAMAGED.value[0], Kind.WITHOUT_LOG.value[0])
+    assert without.names == ("orders-0",)
+    found = promote(D, PromotionRules(partial=True), storage=storage)
+    assert (found.promoted, found.offline) == (True, 1)
+    state = image_of(storage).partition(A)
+    assert state is not None
+    assert state.replicas == (1,)  # a node that nobody has
+
+
 def test_a_group_that_has_read_more_than_a_log_has_is_named() -> None:
     """It would skip what the new cluster writes first."""
     storage = MemoryStorage()
