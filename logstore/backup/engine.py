@@ -25,7 +25,7 @@ from logstore.backup.content import (
     read_content,
     segments_of,
 )
-from logstore.backup.keeping import prune, what_vanished
+from logstore.backup.keeping import goes_on, prune, what_vanished
 from logstore.backup.patience import PATIENT, Patience, PatientStore, Pause, wait
 from logstore.backup.report import BackupFault, BackupFinding, BackupReport, PartitionResult
 from logstore.backup.scan import (
@@ -291,6 +291,7 @@ class Backup:
         report: BackupReport,
     ) -> None:
         newest = content.commits.newest
+        self._check_same_source(owner, newest, topics)
         if newest is not None and self._wanted is not None:
             there = {topic.topic for topic in topics}
             others = (topic for topic in newest.topics if not self._wanted(topic.topic))
@@ -318,14 +319,32 @@ class Backup:
         )
         self._check_all_is_there(commit)
         self._put_commit(commit)
+        if any(part.adopted for part in report.partitions):
+            self._check_all_is_there(commit)  # only an earlier backup named it, if any
         report.number, report.committed = commit.number, True
 
+    def _check_same_source(
+        self, owner: SourceOwner, newest: BackupCommit | None, topics: Sequence[TopicBackup]
+    ) -> None:
+        """Refuse directories without a name that have nothing of what the store has of them."""
+        if newest is None or owner.cluster_id or self.options.drop_deleted:
+            return
+        before = [each for each in newest.topics if not self._wanted or self._wanted(each.topic)]
+        if not goes_on(before, topics):
+            raise BackupRefusedError(
+                self._store.uri,
+                f"backup {newest.number} has nothing in common with the directories, whose cluster "
+                f"no {META_PROPERTIES} names: give another source a prefix of its own; "
+                "--drop-deleted backs it up here all the same",
+            )
+
     def _check_all_is_there(self, commit: BackupCommit) -> None:
-        """Nobody names yet what this run has put, so that a check may have taken it for orphans."""
+        """Nobody names yet what this run has put or adopted: a check may have taken it for orphans,
+        and another run may have dropped the backup that it was of."""
         lost = read_content(self._store, Commits({}, commit, [])).lost
         for *_, segment, key in segments_of(commit):
             if segment.segment_id in lost:
-                reason = "was deleted before the backup was there; the next run puts it again"
+                reason = "was deleted while the backup was made; the next run puts it again"
                 raise StoreUnavailableError(key.key(LOG), reason, True, self._store.uri)
 
     def _put_commit(self, commit: BackupCommit) -> None:

@@ -7,7 +7,8 @@ until somebody says that the source has deleted it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 
 from checkpoints.printable import printable
 from logstore.backup.content import objects_of, read_commit, read_commits, segments_of
@@ -20,7 +21,7 @@ from logstore.tiers import (
     SegmentKey,
     TopicBackup,
 )
-from logstore.tiers.keys import commit_key
+from logstore.tiers.keys import COMMITS, LOG, commit_key, parse_commit_key
 
 _DELETED_AT_ONCE = 1000
 
@@ -54,11 +55,31 @@ def prune(store: PatientStore, keep: int, report: BackupReport, *, drop_deleted:
         (kept if stays else dropped).update(key for *_, key in segments_of(commit))
         if not stays:
             numbers.append(number)
-    objects = objects_of(sorted(dropped - kept))
     store.delete([commit_key(number) for number in sorted(numbers)])
+    kept |= _named_since(store, listed)
+    doomed = dropped - kept
+    objects = objects_of(sorted(doomed))
     for start in range(0, len(objects), _DELETED_AT_ONCE):
         store.delete(objects[start : start + _DELETED_AT_ONCE])
     report.pruned = len(numbers) + len(objects)
+    for key in sorted(doomed & _named_since(store, listed) if doomed else ()):
+        reason = "a backup that was made meanwhile took it; the next run puts it again"
+        report.findings.append(BackupFinding(BackupFault.MISSING, key.key(LOG), reason))
+
+
+def _named_since(store: PatientStore, known: Collection[int]) -> set[SegmentKey]:
+    """What the backups name that another run has made meanwhile: it may be of a dropped one.
+
+    Raises:
+        MalformedManifestError: one cannot be read, so that it may name anything.
+    """
+    found = set[SegmentKey]()
+    for listed in store.list(f"{COMMITS}/"):
+        number = parse_commit_key(listed.key)
+        if number is not None and number not in known:
+            with suppress(ObjectNotFoundError):  # dropped in turn
+                found.update(key for *_, key in segments_of(read_commit(store, number)))
+    return found
 
 
 def _further(commit: BackupCommit, reached: dict[tuple[uuid.UUID, int], int]) -> list[str]:
@@ -70,6 +91,21 @@ def _further(commit: BackupCommit, reached: dict[tuple[uuid.UUID, int], int]) ->
             found.append(printable(str(tp)))
             reached[place] = part.end_offset
     return found
+
+
+def goes_on(before: Iterable[TopicBackup], topics: Iterable[TopicBackup]) -> bool:
+    """Whether a segment of ``before`` is there still, at least by its first batch; so if it had
+    none."""
+    had, has = (
+        {
+            (topic.topic, part.partition, segment.base_offset, segment.first_batch_crc)
+            for topic in each
+            for part in topic.partitions
+            for segment in part.segments
+        }
+        for each in (before, topics)
+    )
+    return not had or bool(had & has)
 
 
 def what_vanished(
@@ -100,4 +136,4 @@ def what_vanished(
                     )
 
 
-__all__ = ["prune", "what_vanished"]
+__all__ = ["goes_on", "prune", "what_vanished"]

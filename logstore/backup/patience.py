@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, Full, Queue, SimpleQueue
 from typing import Any, TypeVar, cast
 
+from checkpoints.loggers import get_logger
 from logstore.common.types import Buffer
 from logstore.tiers import (
     ObjectStore,
@@ -31,6 +32,9 @@ Pause = Callable[[float], object]
 _CHUNK = 1000  # keys: what a store lists in one answer
 _CHUNKS_AHEAD = 4
 _STOP_LOOKS_S = 0.5
+_TOLD_FROM = 2  # a single failure is a store's daily life
+
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class PatientStore:
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()
         self.retries = self.hung = self.bytes_put = 0
+        self._told = 0  # the most tries of one request that a warning told of: few lines in all
 
     @property
     def uri(self) -> str:
@@ -146,9 +151,15 @@ class PatientStore:
     def _before_repeat(self, error: StoreError, tries: int) -> None:
         if tries >= self.patience.tries or self.hung >= self.patience.hung_max:
             raise error
+        pause = self.patience.pause(tries)
         with self._lock:
             self.retries += 1
-        self._pause(self.patience.pause(tries))
+            is_news, self._told = tries > self._told, max(tries, self._told)
+        if is_news and tries >= _TOLD_FROM:
+            logger.warning(
+                "%s; try %d of %d in %.0f s", error, tries + 1, self.patience.tries, pause
+            )
+        self._pause(pause)
 
     def _bounded(self, key: str, size: int, call: Callable[[], T]) -> T:
         answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()

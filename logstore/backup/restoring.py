@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
+from threading import Condition, Lock
 from typing import Any, NamedTuple
 
 from checkpoints import (
@@ -33,6 +33,7 @@ from checkpoints import (
     TopicPropertiesFile,
     random_topic_id,
 )
+from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore.backup.content import NoBackupError, holes, key_of, read_commit, read_commits
 from logstore.backup.patience import PatientStore
@@ -70,8 +71,11 @@ LATEST, EARLIEST = -1, -2
 """As in the offsets of Spark's options: all that the backup has, or nothing."""
 
 _GETS_AT_ONCE = 6
+_STOP_S = 1.0  # for the parts that are on their way
 _LOCK = ".lock"
 _MAX_TIME = 2**63 - 1
+
+logger = get_logger(__name__)
 
 
 class DamagedObjectError(StoreError):
@@ -270,6 +274,9 @@ class _Restore:
         self._store, self._storage, self._clock = store, storage, clock
         self._options, self._progress = options, progress
         self._lock = Lock()
+        self._ended = Condition(self._lock)
+        self._running = 0  # threads that get an object
+        self._stopped = False
         self._done = self._total = 0
 
     def run(self, target: str) -> RestoreReport:
@@ -331,10 +338,21 @@ class _Restore:
         self._storage.make_dir(staging)
         try:
             yield staging
-        except BaseException:
-            with suppress(OSError):
+        except BaseException as error:
+            if not isinstance(error, Exception):  # the process may end before all is removed
+                logger.warning("%s is removed: delete what is left of it", printable(staging))
+            self._stop()
+            try:
                 self._storage.remove_tree(staging)
+            except OSError as left:
+                logger.warning("%s is left, delete it: %s", printable(staging), left.strerror)
             raise
+
+    def _stop(self) -> None:
+        """Let no thread write any more."""
+        with self._ended:
+            self._stopped = True
+            self._ended.wait_for(lambda: not self._running, _STOP_S)
 
     # -- objects -------------------------------------------------------------------------------
 
@@ -342,7 +360,7 @@ class _Restore:
         tasks: list[Callable[[], BackupFinding | None]] = []
         for plan in plans:
             self._storage.make_dir(_directory(staging, plan.tp))
-            tasks += (partial(self._get, staging, plan, segment) for segment in plan.segments)
+            tasks += (partial(self._guarded, staging, plan, segment) for segment in plan.segments)
             end = _planned_end(plan)
             for first, last in holes(plan.backup):
                 if first < end:
@@ -356,11 +374,37 @@ class _Restore:
                             min(last, end),
                         )
                     )
-        for finding, error in run_all(tasks, _GETS_AT_ONCE, "logstore-restore"):
+        try:
+            outcomes = run_all(tasks, _GETS_AT_ONCE, "logstore-restore")
+        except BaseException:
+            self._stopped = True  # the threads go on, and would write what is removed
+            raise
+        for finding, error in outcomes:
             if error is not None:
                 raise error
             if finding is not None:
                 report.findings.append(finding)
+
+    def _guarded(
+        self, staging: str, plan: PartitionPlan, segment: StoredSegment
+    ) -> BackupFinding | None:
+        """``_get``, unless the work was stopped. The first error stops it, and is the only one."""
+        with self._lock:
+            if self._stopped:
+                return None
+            self._running += 1
+        try:
+            return self._get(staging, plan, segment)
+        except BaseException:
+            with self._lock:
+                first, self._stopped = not self._stopped, True
+            if first:
+                raise
+            return None
+        finally:
+            with self._ended:
+                self._running -= 1
+                self._ended.notify_all()
 
     def _get(
         self, staging: str, plan: PartitionPlan, segment: StoredSegment
@@ -392,6 +436,8 @@ class _Restore:
         with closing(self._storage.open(path, create=True)) as file:
             file.truncate(0)
             for part in ranges(self._store, key, segment.log_size):
+                if self._stopped:
+                    raise RestoreError("given up")
                 if part is None:
                     return f"it does not have the {segment.log_size} bytes of its backup"
                 crc = crc32c(part, crc)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from checkpoints.files import UnusableFileError
+from checkpoints.printable import printable
 from logstore.common.clock import SystemClock
 from logstore.common.errors import ConfigError
 from logstore.common.extras import Extra, load
@@ -325,6 +326,9 @@ class LocalObjectStore:
         except OSError as error:
             if given is not None and error is given.failure:
                 raise
+            if given is not None and isinstance(error, NotADirectoryError | FileExistsError):
+                reason = f"{printable(self._root)} is, or lies below, a file that is no directory"
+                raise StoreError(key, reason, False, self.uri) from error
             raise self._error(key, error) from error
 
     def _error(self, key: str, error: OSError) -> StoreError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from logstore.backup import (
     check_store,
     restore,
 )
-from logstore.backup.content import read_commit
+from logstore.backup.content import read_commit, segments_of
 from logstore.backup.patience import Patience, PatientStore
 from logstore.backup.source import BackupSource
 from logstore.common.errors import ConfigError, ResourceBusyError
@@ -30,11 +31,12 @@ from logstore.storage.local import LocalStorage
 from logstore.tiers import (
     StoreDeniedError,
     StoredObject,
+    StoreError,
     StoreThrottledError,
     StoreUnavailableError,
     open_store,
 )
-from logstore.tiers.keys import INDEXES, LOG, MANIFEST
+from logstore.tiers.keys import INDEXES, LOG, MANIFEST, commit_key
 from logstore.verify import verify
 from tests.support.backups import GrowingSource, KilledError, RiggedStore, pauses
 
@@ -282,7 +284,7 @@ def test_a_segment_that_another_topic_put_is_not_adopted(
 
 
 def test_a_throttled_store_is_asked_again_with_pauses(
-    source: GrowingSource, store: RiggedStore
+    source: GrowingSource, store: RiggedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = iter([StoreThrottledError("k", "slow down", True)] * 5)
 
@@ -296,6 +298,10 @@ def test_a_throttled_store_is_asked_again_with_pauses(
     assert report.whole
     assert report.retries == 5
     assert waited == [0.5, 1, 2, 4, 8]
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.rpartition("; ")[2] for text in told] == [
+        f"try {number} of 8 in {seconds} s" for number, seconds in ((3, 1), (4, 2), (5, 4), (6, 8))
+    ]
 
 
 @pytest.mark.parametrize("effect", [False, True])
@@ -538,6 +544,80 @@ def test_what_retention_deleted_leaves_the_backup_and_keep_deletes_its_objects(
     assert_equal(source.path, store, tmp_path / "back")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [False, True])
+def test_what_another_run_takes_of_a_dropped_backup_stays(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path, *, late: bool
+) -> None:
+    """A log may become again what it was, so that a run adopts what only an older backup names."""
+    backup(source, store)
+    with source.open() as manager:
+        manager.get("orders", 0).delete_records(int(source.logs()[1].stem))
+    earlier = read_commit(PatientStore(store), 1)
+    other = replace(earlier, number=3).to_json()
+
+    def meanwhile(operation: str, key: str) -> None:
+        if operation == "delete" and key.endswith(LOG if late else commit_key(1)):
+            store.replace(commit_key(3), other)
+
+    store.before = meanwhile
+    report = backup(source, store, keep=1)
+    assert report.number == 2
+    found = [finding.fault for finding in report.findings]
+    assert found == ([BackupFault.MISSING] if late else [])
+    store.before = lambda operation, key: None
+    named = [key for *_, key in segments_of(earlier)]
+    assert set(store.objects(LOG)) >= {key.key(LOG) for key in named} or late
+    assert backup(source, store).whole
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+@pytest.mark.slow
+def test_a_backup_is_not_there_if_what_it_adopts_is_deleted_meanwhile(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    backup(source, store)
+    store.store.delete([commit_key(1)])
+    logs = store.objects(LOG)
+
+    def meanwhile(operation: str, key: str) -> None:
+        if operation == "put" and key == commit_key(1):
+            store.store.delete(logs[:1])  # as a run does that drops the backup that it was of
+
+    store.before = meanwhile
+    with pytest.raises(StoreUnavailableError, match="deleted while the backup was made"):
+        backup(source, store)
+    store.before = lambda operation, key: None
+    assert backup(source, store).whole
+    assert_equal(source.path, store, tmp_path / "back")
+
+
+def _without_names(source: GrowingSource) -> None:
+    """As copies are, and the directories of old brokers."""
+    (source.path / "meta.properties").unlink()
+    for file in source.path.glob("*/partition.metadata"):
+        file.unlink()
+
+
+@pytest.mark.slow
+def test_a_stranger_without_a_name_is_not_taken_for_the_source(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    grown = source.copy(tmp_path / "grown")
+    grown.write(20)
+    stranger = GrowingSource(tmp_path / "stranger")
+    stranger._seed = 1000
+    stranger.write()
+    for each in (source, grown, stranger):
+        _without_names(each)
+    backup(source, store)
+    assert backup(grown, store, keep=1).number == 2
+    with pytest.raises(BackupRefusedError, match="nothing in common"):
+        backup(stranger, store, keep=1)
+    assert restore(store, tmp_path / "back").number == 2
+    assert backup(stranger, store, drop_deleted=True).number == 3
+
+
 def test_no_overrides_are_no_configuration_that_is_known(
     source: GrowingSource, store: RiggedStore, tmp_path: Path
 ) -> None:
@@ -663,6 +743,15 @@ def test_a_log_directory_is_no_store(source: GrowingSource, place: str) -> None:
     with pytest.raises(BackupRefusedError, match="a log directory"):
         Backup([source.path], open_store(str(source.path / place))).run()
     assert sorted(source.path.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_file_is_no_store(source: GrowingSource, below: str) -> None:
+    file = source.path.parent / "file"
+    file.write_bytes(b"precious")
+    with pytest.raises(StoreError, match="is, or lies below, a file that is no directory"):
+        Backup([source.path], open_store(f"{file}{below}")).run()
+    assert file.read_bytes() == b"precious"
 
 
 def test_topics_that_match_nothing_are_refused(source: GrowingSource, store: RiggedStore) -> None:

@@ -245,7 +245,7 @@ def test_a_backup_names_nothing_that_was_deleted_before_it_was_there(tmp_path: P
             store.delete([manifests[0]])
 
     store.before = delete_once
-    with pytest.raises(StoreUnavailableError, match="was deleted before the backup was there"):
+    with pytest.raises(StoreUnavailableError, match="was deleted while the backup was made"):
         Backup([source.path], store).run()
     assert not store.objects(".json")
     assert Backup([source.path], store).run().committed

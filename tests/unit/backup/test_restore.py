@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,11 +21,13 @@ from logstore.backup import (
 from logstore.common.errors import ConfigError
 from logstore.format.reader import iter_batches
 from logstore.manager import LogManager
+from logstore.storage.base import File
 from logstore.storage.local import LocalStorage
-from logstore.tiers import ObjectNotFoundError
+from logstore.tiers import ObjectNotFoundError, StoreDeniedError
 from logstore.tiers.keys import INDEXES, LOG, commit_key
 from logstore.verify import verify
 from tests.support.backups import GrowingSource, RiggedStore
+from tests.support.until import until
 
 
 @pytest.fixture(scope="module")
@@ -266,6 +270,50 @@ def test_a_disk_that_fills_up_leaves_nothing_that_passes_for_whole(
         restore(store, "/data/back", storage=disk)
     assert caught.value.errno == errno.ENOSPC
     assert not disk.scan_dir("/data")
+
+
+def test_the_first_object_that_cannot_be_had_ends_a_restore(
+    store: RiggedStore, tmp_path: Path
+) -> None:
+    def deny(operation: str, key: str) -> None:
+        if key.endswith(LOG):
+            raise StoreDeniedError(key, "denied")
+
+    store.before = deny
+    store.calls.clear()
+    with pytest.raises(StoreDeniedError):
+        restore(store, tmp_path / "back")
+    assert sum(key.endswith(LOG) for _, key in store.calls) <= 6 < len(store.objects(LOG))
+    assert not _names(tmp_path)
+
+
+@pytest.mark.slow
+def test_an_interrupt_of_a_restore_leaves_nothing(
+    store: RiggedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted, wrote = threading.Event(), list[str]()
+
+    class Watched(LocalStorage):
+        def remove_tree(self, path: str) -> None:
+            super().remove_tree(path)
+            wrote.clear()
+
+        def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+            wrote.append(path)
+            return super().open(path, create=create, writable=writable)
+
+    def interrupt(operation: str, key: str) -> None:
+        if key.endswith(LOG) and not interrupted.is_set():
+            interrupted.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    store.before = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        restore(store, tmp_path / "back", storage=Watched())
+    until(lambda: not any("-restore" in each.name for each in threading.enumerate()), "the end")
+    assert not wrote  # nothing, once it was removed
+    assert not _names(tmp_path)
+    assert "delete what is left of it" in caplog.text
 
 
 def test_a_store_without_a_backup_is_refused(tmp_path: Path) -> None:
