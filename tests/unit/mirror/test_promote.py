@@ -262,6 +262,7 @@ def test_a_mirror_of_a_running_cluster_becomes_one() -> None:
             caught_up(mirror)
     found = promote(DIRECTORY, storage=storage)
     assert (found.promoted, found.findings, found.groups, found.partitions) == (True, (), 1, 7)
+    assert found.notes == ()
     image = read_cluster_metadata(DIRECTORY, storage)
     assert image is not None
     assert image.topic_configs(A.topic)["retention.ms"] == "-1"
@@ -288,6 +289,21 @@ def test_a_log_that_is_damaged_where_no_start_looks_is_a_finding() -> None:
     state = image_of(storage).partition(A)
     assert state is not None
     assert state.replicas == (1,)  # a node that nobody has
+
+
+def test_empty_logs_that_the_source_did_not_let_be_read_are_named() -> None:
+    """A part does not pass for the whole in silence."""
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        fill(kafka)
+        refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        kafka.faults.fail(ApiKey.FETCH, error=refusal, times=None)
+        with mirror_of(kafka, storage, topics=(A.topic,), internal=False) as mirror:
+            mirror.start()
+            until(lambda: mirror.report.findings, "the refusal is reported")
+    found = promote(DIRECTORY, storage=storage)
+    (note,) = [each for each in found.notes if each.kind == "perhaps never read"]
+    assert note.names == ("orders-0", "orders-1")
 
 
 def test_a_group_that_has_read_more_than_a_log_has_is_named() -> None:
