@@ -232,7 +232,8 @@ def _backup_of(directory: str, *, uri: str, interval_s: float, keep: int) -> Con
             fail(f"--backup {printable(uri)}: a mirror and its backup lie apart from each other")
     options = BackupOptions(keep=keep)
 
-    def run() -> tuple[str, ...]:
-        return tuple(map(str, Backup([directory], store, options=options).run().findings))
+    def run(pause: Callable[[float], object]) -> tuple[str, ...]:
+        backup = Backup([directory], store, options=options, pause=pause)
+        return tuple(map(str, backup.run().findings))
 
     return ContinuousBackup(store.uri, run, interval_s)

@@ -87,8 +87,13 @@ def run(wanted: MirrorOptions) -> int:
         if (reason := _close(mirror)) and not ending.code:
             ending = RunEnding(EXIT_ERROR, reason)
         if backup is not None:
-            backup.close()
-            if not ending.code and not backup.run_now() and wanted.once:
+            if not (wanted.as_json or ending.code):
+                screen.line(f"the last backup, to {printable(backup.status.uri)}")
+            has_failed = bool(ending.code)
+            is_made = backup.finish(
+                lambda: has_failed or signals.stop.is_set(), one_more=not has_failed
+            )
+            if not (is_made or has_failed) and wanted.once:
                 ending = RunEnding(EXIT_ERROR, f"no backup: {backup.status.failure}")
         reporter.finish()
     if ending.reason:
@@ -214,9 +219,9 @@ def _once(mirror: Mirror, reporter: Reporter, signals: _Signals, patience_ms: in
             thread.join(LOOK_S)
             if signals.stop.is_set():
                 return RunEnding()
-            status = reporter.report()
-            if status.bytes != moved:
-                moved, moved_ms = status.bytes, _now_ms()
+            reporter.report_if_due()
+            if (now := mirror.moved) != moved:
+                moved, moved_ms = now, _now_ms()
             elif _now_ms() - moved_ms >= patience_ms:
                 return RunEnding(EXIT_ERROR, _why_nothing_moves(reporter.look(), patience_ms))
     finally:

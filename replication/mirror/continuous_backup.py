@@ -17,6 +17,10 @@ logger = get_logger(__name__)
 
 FIRST_RETRY_S = 10.0
 """The pause after a failure, doubled with each further one, up to the interval."""
+LAST_S = 15.0
+"""A backup that runs at a signal has so long, and the last one with it: who sends signals kills
+after 30 s. What a backup has put without its commit the next one takes."""
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,14 @@ class ContinuousBackup:
 
     Args:
         uri: for messages, without credentials.
-        run: makes one backup, and returns its findings.
+        run: makes one backup, and returns its findings. It is given what waits, some seconds,
+            between its tries.
     """
 
     def __init__(
         self,
         uri: str,
-        run: Callable[[], tuple[str, ...]],
+        run: Callable[[Callable[[float], object]], tuple[str, ...]],
         interval_s: float,
         clock: Clock | None = None,
     ) -> None:
@@ -58,7 +63,7 @@ class ContinuousBackup:
         self._clock = clock or SystemClock()
         self._status = BackupStatus(uri)
         self._completed_ns: int | None = None
-        self._closing = threading.Event()
+        self._closing, self._hurried = threading.Event(), threading.Event()
         self._retry_s = FIRST_RETRY_S
         self._thread = threading.Thread(target=self._loop, name="mirror-backup", daemon=True)
 
@@ -72,6 +77,44 @@ class ContinuousBackup:
         if self._thread.ident is not None:
             self._thread.join()
 
+    def finish(
+        self, is_stopped: Callable[[], bool], *, one_more: bool = True, patience_s: float = LAST_S
+    ) -> bool:
+        """End, with one more backup if it is wanted; whether that was committed.
+
+        Args:
+            is_stopped: once it is true there are ``patience_s`` left, and what fails is not tried
+                again.
+        """
+        self._closing.set()
+        committed: list[bool] = []
+        last = threading.Thread(
+            target=lambda: committed.append(self._last(one_more)),
+            name="mirror-last-backup",
+            daemon=True,
+        )
+        last.start()
+        until_ns: int | None = None
+        while last.is_alive():
+            if until_ns is None and is_stopped():
+                self._hurried.set()
+                until_ns = self._clock.monotonic_ns() + int(patience_s * 1e9)
+            elif until_ns is not None and self._clock.monotonic_ns() >= until_ns:
+                self._failed(f"it was not done {patience_s:g} s after the signal")
+                return False
+            last.join(_LOOK_S)
+        return committed == [True]
+
+    def _last(self, one_more: bool) -> bool:
+        failures = self._status.failures
+        self.close()
+        has_just_failed = self._hurried.is_set() and self._status.failures > failures
+        return one_more and not has_just_failed and self.run_now()
+
+    def _pause(self, seconds: float) -> None:
+        if self._hurried.wait(seconds):
+            raise LogstoreError("a signal came while the store was waited for")
+
     @property
     def status(self) -> BackupStatus:
         completed_ns = self._completed_ns
@@ -83,7 +126,7 @@ class ContinuousBackup:
     def run_now(self) -> bool:
         """Make one on this thread; whether it was committed. For after ``close``, too."""
         try:
-            findings = self._run()
+            findings = self._run(self._pause)
         except (LogstoreError, OSError) as error:
             self._failed(str(error) or type(error).__name__)
         except Exception as error:  # a bug of ours must not end the mirror

@@ -119,7 +119,7 @@ class Following:
         self._on_stale_metadata = on_stale_metadata
         self._partitions: dict[TopicPartition, MirroredPartition] = {}
         self._leaders: dict[TopicPartition, tuple[int, int]] = {}
-        self._gone: frozenset[str] = frozenset()
+        self._gone: frozenset[str] | None = None
         self._lock = threading.Lock()
 
     def find(self, tp: TopicPartition) -> MirroredPartition:
@@ -144,6 +144,11 @@ class Following:
         partition = None if tp is None else self._partitions.get(tp)
         if partition is not None and reaction in (FetchReaction.SOON, FetchReaction.LATER):
             partition.follower.refused(code, self._now_ms())
+
+    @property
+    def received(self) -> int:
+        """Bytes that were appended, also to logs that were set aside since."""
+        return self._fetchers.replication_bytes_in
 
     @property
     def dead_fetchers(self) -> int:
@@ -230,7 +235,7 @@ class Following:
     def status(self) -> dict[TopicPartition, MirroredStatus]:
         """How far each partition is."""
         with self._lock:
-            leaders, gone = dict(self._leaders), self._gone
+            leaders, gone = dict(self._leaders), self._gone or ()
         found = {}
         for tp, log in self._log_manager.logs.items():
             found[tp] = self._status_of(tp, log, tp in leaders, tp.topic in gone)
@@ -288,7 +293,7 @@ class Following:
         """
         for each in plan.replaced:
             self.set_aside(each, "the source has another topic of that name")
-        self._note_gone(plan.gone)
+        self._note_gone(plan.gone, {each.tp.topic for each in plan.wanted})
         self._fetchers.remove_fetchers(plan.pause)
         with self._lock:
             for tp in plan.pause:
@@ -322,13 +327,16 @@ class Following:
                 )
         self._log_manager.set_aside(old.topic, old.partitions)
 
-    def _note_gone(self, gone: Iterable[str]) -> None:
+    def _note_gone(self, gone: Iterable[str], shown: set[str]) -> None:
         now, before = frozenset(gone), self._gone
+        if before is None:  # in this run: a run each hour is not to say it each hour
+            before = self._report.gone()
+        back = before & shown
         for topic in sorted(now - before):
             self._report.add(MirrorEventKind.GONE, topic, "the source does not show the topic")
-        for topic in sorted(before - now):
+        for topic in sorted(back):
             self._report.add(MirrorEventKind.BACK, topic, "the source shows the topic again")
-        self._gone = now
+        self._gone = now | (before - back)
 
     def _make_logs(
         self, wanted: Iterable[WantedPartition], configs: Mapping[str, Mapping[str, str]]

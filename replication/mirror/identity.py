@@ -17,9 +17,13 @@ from enum import Enum
 
 from checkpoints.checkpoint_file import CheckpointFile
 from checkpoints.files import Files
+from checkpoints.meta_properties import META_PROPERTIES
+from checkpoints.printable import printable
+from logstore.format.filenames import TEMPORARY_SUFFIX, parse_segment_file, partition_dir
 from logstore.manager import DirectoryContent, peek
-from logstore.storage.base import Storage
+from logstore.storage.base import FileInfo, Storage
 from replication.mirror.errors import MirrorRefusedError
+from replication.mirror.report import REPORT
 from replication.mirror.source import SourceView
 
 MIRROR_JSON = "mirror.json"
@@ -130,6 +134,34 @@ def refusal(
     return None
 
 
+def misplacement(directory: str, storage: Storage) -> str | None:
+    """Why no mirror can begin in a directory, from what lies in and around it; None: one can."""
+    parent = posixpath.dirname(directory)
+    if posixpath.basename(directory) and any(
+        storage.info(posixpath.join(parent, name)) for name in (MIRROR_JSON, META_PROPERTIES)
+    ):
+        return f"it lies in the log directory {parent}"
+    if storage.info(directory) is None:
+        return None
+    entries = storage.scan_dir(directory)
+    if any(each.is_file and parse_segment_file(each.name) is not None for each in entries):
+        return "it is the directory of one partition, and not a log directory"
+    if any(each.is_file and each.name == META_PROPERTIES for each in entries):
+        return None
+    strangers = [each.name for each in entries if not _may_be_here(each)]
+    if strangers:
+        return f"other things are in it, as {printable(strangers[0])}: give an empty directory"
+    return None
+
+
+def _may_be_here(entry: FileInfo) -> bool:
+    """In a log directory, or in the root of an empty disk."""
+    name = entry.name
+    if entry.is_dir:
+        return name.startswith(".") or name == "lost+found" or partition_dir(name) is not None
+    return name.startswith((".", REPORT)) or name.endswith(("-checkpoint", TEMPORARY_SUFFIX))
+
+
 def foreign_topics(
     found: DirectoryContent, view: SourceView, is_chosen: Callable[[str], bool]
 ) -> list[str]:
@@ -168,6 +200,8 @@ def settle(
     if view is not None and cluster_id is None:
         raise MirrorRefusedError(directory, "the source does not say which cluster it is")
     reason = refusal(found, known, cluster_id)
+    if reason is None and known is None:
+        reason = misplacement(directory, storage)
     if reason is None and known is None and view is not None:
         foreign = foreign_topics(found, view, is_chosen)
         if foreign:
@@ -193,6 +227,7 @@ __all__ = [
     "MirrorIdentity",
     "MirrorState",
     "foreign_topics",
+    "misplacement",
     "refusal",
     "settle",
 ]

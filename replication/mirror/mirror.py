@@ -394,6 +394,15 @@ class Mirror:
             self.report.findings,
         )
 
+    @property
+    def moved(self) -> int:
+        """A number that is another one after each step ahead: it shows, for little, that the
+        source's answers and the making of logs go on."""
+        following, watch, manager = self._following, self._watch, self.log_manager
+        if following is None or watch is None or manager is None:
+            return 0
+        return following.received + len(manager.logs) + bool(watch.rounds)
+
     def catch_up(self, timeout_ms: int) -> bool:
         """Wait until each partition has reached the end that the source's has at this call.
 

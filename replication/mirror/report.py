@@ -180,12 +180,8 @@ class MirrorReport:
     def lost_up_to(self, tp: TopicPartition, end: int) -> int:
         """Up to where it says, in any run, that what follows on the end of a log is lost; ``end``
         if it does not. A loss may be said twice if many events came after it."""
-        with self._lock:
-            file = self._opened()
-            size = min(self._size, SEARCHED)
-            lines = file.read_at(self._size - size, size).splitlines()
         found = end
-        for line in lines:
+        for line in self._latest_lines():
             try:
                 event = json.loads(line)
                 if (event["topic"], event["partition"]) != tp:
@@ -197,6 +193,24 @@ class MirrorReport:
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue  # torn by a crash, or by the beginning of what is searched
         return found
+
+    def gone(self) -> frozenset[str]:
+        """The topics that were gone when it last said something of that, in any run."""
+        found: dict[str, bool] = {}
+        for line in self._latest_lines():
+            try:
+                event = json.loads(line)
+                if event["kind"] in (MirrorEventKind.GONE.word, MirrorEventKind.BACK.word):
+                    found[str(event["topic"])] = event["kind"] == MirrorEventKind.GONE.word
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+        return frozenset(topic for topic, is_gone in found.items() if is_gone)
+
+    def _latest_lines(self) -> list[bytes]:
+        with self._lock:
+            file = self._opened()
+            size = min(self._size, SEARCHED)
+            return file.read_at(self._size - size, size).splitlines()
 
     def open_reason(self, kind: MirrorEventKind, about: TopicPartition | str) -> str:
         """The reason of what was reported once and is not over; "" if there is nothing."""

@@ -6,10 +6,12 @@ import json
 import shutil
 import signal
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +26,7 @@ from replication.mirror import MirroredStatus, MirrorStatus, PartitionState
 from replication.mirror.continuous_backup import BackupStatus, ContinuousBackup
 from replication.mirror.observing import PARTITIONS_MAX, MirrorView, problems, samples, summary
 from tests.support.commands import argv_of, logstore
+from tests.support.mirrors import mirror_of
 from tests.support.until import patience, until
 
 __all__ = ["logstore_kafka", "make_logstore_kafka"]
@@ -292,7 +295,7 @@ def test_metrics_are_bounded(
 def test_a_store_that_is_down_stops_nobody() -> None:
     answers: list[Any] = [OSError("down"), ValueError("a bug"), ("hole",), ()]
 
-    def run() -> tuple[str, ...]:
+    def run(pause: object) -> tuple[str, ...]:
         found = answers.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -313,7 +316,7 @@ def test_a_store_that_is_down_stops_nobody() -> None:
 def test_backups_go_on_after_a_failure() -> None:
     runs: list[int] = []
 
-    def run() -> tuple[str, ...]:
+    def run(pause: object) -> tuple[str, ...]:
         runs.append(1)
         if len(runs) == 1:
             raise OSError("down")
@@ -351,3 +354,81 @@ def test_an_idle_mirror_looks_at_all_partitions_only_to_show_them() -> None:
     screen.bar = SimpleNamespace(update=lambda *args, **more: None)
     reporter.report_if_due()
     assert len(looks) == seen + 1
+
+
+def test_a_signal_waits_for_no_store_that_is_down() -> None:
+    """Neither for the pauses of the backup that runs, nor with another one."""
+    runs: list[int] = []
+
+    def run(pause: Callable[[float], object]) -> tuple[str, ...]:
+        runs.append(1)
+        pause(3600)
+        return ()
+
+    backup = ContinuousBackup("s3://b", run, 0.001)
+    backup.start()
+    until(lambda: runs)
+    assert not backup.finish(lambda: True)
+    assert (len(runs), backup.status.completed) == (1, 0)
+    assert "a signal came" in backup.status.failure
+
+
+def test_a_signal_leaves_a_store_that_hangs() -> None:
+    never = threading.Event()
+    backup = ContinuousBackup("s3://b", lambda pause: (str(never.wait()),), 60)
+    assert not backup.finish(lambda: True, patience_s=0.05)
+    assert "not done" in backup.status.failure
+    never.set()
+
+
+def test_the_last_backup_comes_after_the_one_that_runs() -> None:
+    runs: list[int] = []
+    backup = ContinuousBackup("s3://b", lambda pause: tuple(map(str, runs[:0])), 60)
+    backup.start()
+    assert backup.finish(lambda: False)
+    assert backup.status.completed == 1
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_what_moves_without_bytes_is_waited_for(
+    moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs are made, say; and nobody looks at thousands of partitions to see that."""
+    looks, ended, time_ms = count(), threading.Event(), count(step=1000)
+
+    class Moving:
+        failure, unmatched = None, ()
+
+        def catch_up(self, timeout_ms: int) -> bool:
+            return ended.wait()
+
+        @property
+        def moved(self) -> int:
+            number = next(looks)
+            if number >= 100:
+                ended.set()
+            return number if moves else 0
+
+        def close(self) -> None:
+            ended.set()
+
+    monkeypatch.setattr(mirror_process, "LOOK_S", 0.001)
+    monkeypatch.setattr(mirror_process, "_now_ms", lambda: next(time_ms))
+    view = status({TP: part(PartitionState.WAITING)})
+    reporter: Any = SimpleNamespace(report_if_due=lambda: None, look=lambda: view)
+    signals: Any = SimpleNamespace(stop=threading.Event())
+    mirror: Any = Moving()
+    ending = mirror_process._once(mirror, reporter, signals, 20_000)
+    assert ending.code == (0 if moves else 2)
+    assert moves or "nothing came from the source for 20 s: 1 partitions wait" in ending.reason
+
+
+def test_logs_that_are_made_are_a_step_ahead(logstore_kafka: ServedCluster) -> None:
+    with mirror_of(logstore_kafka) as mirror:
+        assert mirror.moved == 0
+        mirror.start()
+        until(lambda: mirror.moved == 1)
+        logstore_kafka.create_topic("orders")
+        until(lambda: mirror.moved == 2)
+        logstore_kafka.produce("orders", b"one")
+        until(lambda: mirror.moved > 2)

@@ -713,3 +713,22 @@ def test_a_refusal_that_lasts_is_a_finding(tmp_path: Path) -> None:
         assert found.state is PartitionState.FAILED
         assert "UNKNOWN_LEADER_EPOCH" in found.reason
         assert mirror.status.partitions[OTHERS].state is PartitionState.CAUGHT_UP
+
+
+def test_that_a_topic_is_gone_is_said_by_one_run(tmp_path: Path) -> None:
+    def told() -> list[str]:
+        return [each["kind"] for each in reported(tmp_path, ORDERS)]
+
+    with _source() as source:
+        with mirroring(source, tmp_path):
+            until_equal(source, tmp_path)
+        orders = source.topics.pop("orders")
+        for _ in range(3):
+            with mirroring(source, tmp_path) as mirror:
+                assert mirror.catch_up(20_000)
+        assert told() == ["gone"]
+        source.change(lambda: source.topics.update(orders=orders))
+        for _ in range(2):
+            with mirroring(source, tmp_path) as mirror:
+                assert mirror.catch_up(20_000)
+        assert told() == ["gone", "back"]

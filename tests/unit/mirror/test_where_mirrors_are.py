@@ -15,7 +15,7 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from logstore.storage.local import LocalStorage
-from replication.mirror import MIRROR_JSON, promote
+from replication.mirror import MIRROR_JSON, MirrorRefusedError, promote
 from replication.server.serving import ServedCluster, serve
 from tests.support.builders import batch
 from tests.support.mirrored import (
@@ -222,3 +222,28 @@ def test_thousands_of_partitions_begin_and_end(tmp_path: Path) -> None:
         until_equal(source, tmp_path / "mirror", TopicPartition("orders", MANY - 1))
     assert max(threads) < 20, threads
     check_holds(tmp_path / "mirror", source.logs())
+
+
+@pytest.mark.parametrize(
+    ("put", "where", "text"),
+    [
+        ("docs/file.txt", "", "other things are in it, as docs"),
+        ("logstore-backup/00000000000000000001.json", "", "as logstore-backup"),
+        ("00000000000000000000.log", "", "the directory of one partition"),
+        ("meta.properties", "orders-0", "it lies in the log directory"),
+        ("mirror.json", "new", "it lies in the log directory"),
+    ],
+)
+def test_where_no_mirror_begins(put: str, where: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / put).parent.mkdir(exist_ok=True)
+    (tmp_path / put).write_bytes(b"")
+    refused = pytest.raises(MirrorRefusedError, match=text)
+    with _source() as source, refused, mirroring(source, tmp_path / where):
+        pass
+    assert {each.name for each in tmp_path.rglob("*") if each.is_file()} == {Path(put).name}
+
+
+def test_a_mirror_begins_on_an_empty_disk(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    with _source() as source, mirroring(source, tmp_path):
+        until_equal(source, tmp_path)
