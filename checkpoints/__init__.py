@@ -52,7 +52,12 @@ from checkpoints.partition_metadata import (
     topic_id_from_text,
     topic_id_to_text,
 )
-from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
+from checkpoints.topic_properties import (
+    OVERRIDES_ALONE,
+    TOPIC_PROPERTIES,
+    TopicProperties,
+    TopicPropertiesFile,
+)
 from checkpoints.types import TopicPartition
 
 __all__ = [
@@ -63,6 +68,7 @@ __all__ = [
     "LEADER_EPOCH",
     "LOG_START",
     "META_PROPERTIES",
+    "OVERRIDES_ALONE",
     "PARTITION_METADATA",
     "RECOVERY_POINT",
     "TOPIC_PROPERTIES",

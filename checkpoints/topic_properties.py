@@ -9,7 +9,8 @@ Java properties text::
 
 It lies beside the records, so it is deleted with the partition, and a later topic of the same name
 does not inherit it. Kafka ignores the file, as it ignores every unknown name. ``revision`` counts
-the changes: after a crash in the middle of a change the highest is the newest.
+the changes: after a crash in the middle of a change the highest is the newest. In number 0 are only
+a topic's overrides, while the defaults that its broker had are not known.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from checkpoints.meta_properties import escape, parse_properties
 
 TOPIC_PROPERTIES = "topic.properties"
 _REVISION = "revision"
+OVERRIDES_ALONE = 0
+"""The revision of what a topic names itself: all else was in the ``server.properties`` of a broker,
+so nothing may be deleted by a default."""
 
 
 @dataclass(frozen=True, slots=True)

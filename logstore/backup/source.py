@@ -16,6 +16,7 @@ from typing import NamedTuple
 from checkpoints import (
     LEADER_EPOCH,
     META_PROPERTIES,
+    OVERRIDES_ALONE,
     TOPIC_PROPERTIES,
     LeaderEpochCheckpoint,
     MalformedCheckpointError,
@@ -112,15 +113,13 @@ class BackupSource:
                 )
             topic.layouts.append(layout)
             topic.properties = max(
-                topic.properties, self._properties(layout), key=lambda each: each.revision
+                topic.properties,
+                self._properties(layout),
+                key=lambda each: (each.revision, bool(each.values)),
             )
         for name, topic in found.items():
             if name in self._given:
-                topic.properties = TopicProperties(dict(self._given[name]), 1)
-            if not topic.properties.values:
-                # No overrides: what a broker's own defaults were, such as its retention, no file
-                # says, and nobody shall take this for a configuration that is known.
-                topic.properties = TopicProperties({}, 0)
+                topic.properties = TopicProperties(dict(self._given[name]), OVERRIDES_ALONE)
         return owner, list(found.values())
 
     def _listed(self) -> list[PartitionLayout]:

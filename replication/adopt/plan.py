@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from checkpoints.topic_properties import OVERRIDES_ALONE, TopicProperties
 from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError
@@ -42,6 +43,7 @@ so many in all, and for each log that is here."""
 KAFKAS_COUNT, MAX_COUNT = 50, 1000  # of partitions of the topics of coordinators
 FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 RETENTION = "retention.ms"
+_UNKNOWN = TopicProperties({}, OVERRIDES_ALONE)
 
 _OTHER_GROUPS = {
     CONSUMER_GROUPS: "have their offsets; their members join again, by the classic protocol",
@@ -206,12 +208,11 @@ class _Planner:
             topic_id = uuid.uuid5(uuid.NAMESPACE_OID, f"{self._cluster_id}/{name}")
             self._note(Kind.WITHOUT_ID, name)
         stored = [found.configs[name] for found in self._brokers.values() if name in found.configs]
-        if stored:
-            config = dict(max(stored, key=lambda each: each.revision).values)
-        elif name in INTERNAL_TOPICS:
-            config = {"cleanup.policy": "compact"}
-        else:
-            config = self._pinned(name, {})
+        known = max(stored, key=lambda each: each.revision, default=_UNKNOWN)
+        config = dict(known.values)
+        if known.revision == OVERRIDES_ALONE:
+            usual = {"cleanup.policy": "compact"} if name in INTERNAL_TOPICS else {}
+            config = self._pinned(name, usual | config)
         return _Identity(topic_id, self._known(name, config), dict.fromkeys(range(count)))
 
     def _here(self, name: str, number: int) -> Mapping[int, FoundLog]:

@@ -70,6 +70,8 @@ class Fetcher:
         requests, bytes: how many fetches were answered or lost, and how many bytes appended
         (R-162).
         dead: it stopped after an unknown error, and its partitions do not follow any more.
+        unanswered_since_ms: when the first of the last requests was lost; None: the last one was
+            answered.
     """
 
     def __init__(self, name: str, leader_id: int, env: FetcherContext) -> None:
@@ -78,6 +80,7 @@ class Fetcher:
         self.requests = 0
         self.bytes = 0
         self.dead = False
+        self.unanswered_since_ms: int | None = None
         self._env = env
         self._actor = env.runtime.actor(name)
         config = env.config
@@ -235,11 +238,14 @@ class Fetcher:
                 return
             self._awaited = None
             if response is None:
+                if self.unanswered_since_ms is None:
+                    self.unanswered_since_ms = self._env.runtime.now_ms()
                 if isinstance(request, FetchRequest):
                     self._session.reset()  # the leader may have received it
                 self._failures.delay(self._states)  # all of them (R-127)
                 self._env.on_refused(None, ErrorCode.NETWORK_EXCEPTION)
             else:
+                self.unanswered_since_ms = None
                 moved = apply(response)
         if moved:
             try:

@@ -72,6 +72,11 @@ class FetcherManager:
         """Whether it was added and not removed since. It may have failed."""
         return tp in self._fetcher_of
 
+    def unanswered_since_ms(self, tp: TopicPartition) -> int | None:
+        """Since when its leader does not answer; None if it does, or is not asked."""
+        fetcher = self._fetcher_of.get(tp)
+        return None if fetcher is None else fetcher.unanswered_since_ms
+
     def remove_fetchers(self, tps: Iterable[TopicPartition]) -> None:
         """Stop following, and forget failures.
 

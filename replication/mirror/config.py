@@ -35,6 +35,7 @@ class MirrorConfig:
         metadata_interval_ms: after which the source is asked again for new topics, and partitions
             that failed are tried again. When a leader changes it is asked at once.
         configs_interval_ms: after which configurations of topics are asked for again.
+        silence_ms: after which a partition has failed whose leader does not answer, or refuses.
         replication: of the fetcher: sizes, waits, pauses and the number of connections a broker.
 
     Raises:
@@ -47,6 +48,7 @@ class MirrorConfig:
     rate_bytes_per_s: float | None = None
     metadata_interval_ms: int = 30_000
     configs_interval_ms: int = 300_000
+    silence_ms: int = 60_000
     replication: ReplicationConfig = field(default_factory=_large_fetches)
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ class MirrorFollower(FollowerSide):
         met_epoch: of the leader that has all of our log. What a later one has is not known yet.
         received: bytes that were appended.
         cuts: how often records went.
-        refusal: why the leader does not answer, if it said so last.
+        refusal: what the leader answered instead of records, if it did so last, and since when.
         gap_end: up to where the source has nothing, since it deleted all; what is here was kept.
     """
 
@@ -53,7 +53,7 @@ class MirrorFollower(FollowerSide):
         self.met_epoch = UNKNOWN_EPOCH
         self.received = self.cuts = 0
         self.gap_end = -1
-        self.refusal: ErrorCode | None = None
+        self.refusal: tuple[ErrorCode, int] | None = None
         self._useless = 0  # answers in a row that have nothing committed
         self._report, self._storage = report, storage
         self._keep_deleted = keep_deleted
@@ -139,6 +139,11 @@ class MirrorFollower(FollowerSide):
     def _refuse(self, error: RecordRejectedError) -> None:
         end = self._replica.log_end_offset
         self._report.add_once(MirrorEventKind.REFUSED, self._tp, str(error), end, end)
+
+    def refused(self, code: ErrorCode, now_ms: int) -> None:
+        """Note that the leader refuses. A quick change of codes is one refusal."""
+        before = self.refusal
+        self.refusal = (code, now_ms if before is None else before[1])
 
     def logs_meet(self, leader_epoch: int) -> None:
         self.met_epoch = leader_epoch

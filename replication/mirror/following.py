@@ -12,7 +12,6 @@ from logstore.common.errors import LogstoreError
 from logstore.log import PartitionLog
 from logstore.manager import LogManager, WantedLog
 from logstore.storage.base import Storage
-from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     FencedLeaderEpochError,
@@ -27,6 +26,7 @@ from replication.common.transport import Transport
 from replication.decisions.truncation import CONSUMER_RULE
 from replication.fetcher import FetcherManager, InitialFetchState
 from replication.fetcher.fetch_failures import REACTIONS, FetcherContext, FetchReaction
+from replication.mirror.config import MirrorConfig
 from replication.mirror.decisions import LocalPartition, MirrorPlan, Replaced, WantedPartition
 from replication.mirror.errors import SourceContradictsError
 from replication.mirror.follower import MirrorFollower
@@ -77,21 +77,20 @@ class Following:
         storage: Storage,
         runtime: Runtime,
         transport: Transport,
-        config: ReplicationConfig,
+        config: MirrorConfig,
         report: MirrorReport,
         *,
-        keep_deleted: bool,
-        rate: float | None,
         on_progress: Callable[[list[TopicPartition]], None],
         on_stale_metadata: Callable[[], None],
     ) -> None:
         self._log_manager, self._storage, self._report = log_manager, storage, report
-        self._keep_deleted = keep_deleted
+        self._keep_deleted, self._silence_ms = config.keep_deleted, config.silence_ms
+        self._now_ms, rate, fetching = runtime.now_ms, config.rate_bytes_per_s, config.fetching()
         nobody = _NoCluster()
         self._env = PartitionContext(
             CLIENT_ID,
             log_manager,
-            config,
+            fetching,
             nobody,
             nobody,
             runtime.now_ms,
@@ -106,7 +105,7 @@ class Following:
                 CLIENT_ID,
                 runtime,
                 transport,
-                config,
+                fetching,
                 CONSUMER_RULE,
                 self.find,
                 lambda: UNKNOWN_EPOCH,
@@ -139,12 +138,12 @@ class Following:
 
     def _on_refused(self, tp: TopicPartition | None, code: ErrorCode) -> None:
         """Under a fetcher's lock."""
-        if tp is None or REACTIONS[code] in (FetchReaction.SOON, FetchReaction.FAIL):
+        reaction = REACTIONS[code]
+        if tp is None or reaction in (FetchReaction.SOON, FetchReaction.FAIL):
             self._on_stale_metadata()
-        elif REACTIONS[code] is FetchReaction.LATER:
-            partition = self._partitions.get(tp)
-            if partition is not None:
-                partition.follower.refusal = code
+        partition = None if tp is None else self._partitions.get(tp)
+        if partition is not None and reaction in (FetchReaction.SOON, FetchReaction.LATER):
+            partition.follower.refused(code, self._now_ms())
 
     @property
     def dead_fetchers(self) -> int:
@@ -181,11 +180,29 @@ class Following:
 
     def _refusals(self) -> dict[str, ErrorCode]:
         """One answer for all partitions of a topic: without rights these are many."""
-        return {
-            tp.topic: partition.follower.refusal
-            for tp, partition in [*self._partitions.items()]
-            if partition.follower.refusal is not None
-        }
+        found = {}
+        for tp, partition in [*self._partitions.items()]:
+            refusal = partition.follower.refusal
+            if refusal is not None and self._has_failed(refusal):
+                found[tp.topic] = refusal[0]
+        return found
+
+    def _has_failed(self, refusal: tuple[ErrorCode, int]) -> bool:
+        """Some refusals end by themselves, as soon as a new leader knows that it is one."""
+        code, since_ms = refusal
+        is_soon = REACTIONS[code] is FetchReaction.SOON
+        return not is_soon or self._now_ms() - since_ms >= self._silence_ms
+
+    def _trouble(self, tp: TopicPartition, follower: MirrorFollower) -> tuple[str, bool]:
+        """Why nothing comes from the leader, and whether that is a failure by now."""
+        refusal, since_ms = follower.refusal, self._fetchers.unanswered_since_ms(tp)
+        if refusal is not None and (since_ms is None or self._has_failed(refusal)):
+            return f"the source says {refusal[0].name}", self._has_failed(refusal)
+        if since_ms is not None:
+            silent_ms = self._now_ms() - since_ms
+            reason = f"its leader has not answered for {silent_ms // 1000} s"
+            return reason, silent_ms >= self._silence_ms
+        return "", False
 
     def _report_failure(self, tp: TopicPartition, error: Exception) -> None:
         if isinstance(error, LogAheadError):
@@ -232,20 +249,19 @@ class Following:
         follower = partition.follower
         known = follower.source_high_watermark
         refused = self._report.open_reason(MirrorEventKind.REFUSED, tp)
+        trouble, has_failed = self._trouble(tp, follower)
         if is_gone:
             state = PartitionState.GONE
-        elif error is not None or follower.refusal is not None:
+        elif error is not None or has_failed:
             state = PartitionState.FAILED
         elif refused:
             state = PartitionState.REFUSED
-        elif not is_led or known < 0:
+        elif not is_led or known < 0 or trouble:
             state = PartitionState.WAITING
         else:
             reached = max(end, follower.gap_end) >= known
             state = PartitionState.CAUGHT_UP if reached else PartitionState.BEHIND
-        reason = refused if error is None else str(error)
-        if follower.refusal is not None:
-            reason = reason or f"the source says {follower.refusal.name}"
+        reason = (refused if error is None else str(error)) or trouble
         return MirroredStatus(
             state,
             start,

@@ -146,10 +146,8 @@ class Mirror:
             self._storage,
             runtime,
             transport,
-            config.fetching(),
+            config,
             self.report,
-            keep_deleted=config.keep_deleted,
-            rate=config.rate_bytes_per_s,
             on_progress=self._on_progress,
             on_stale_metadata=lambda: self._watch.hurry() if self._watch is not None else None,
         )

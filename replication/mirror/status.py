@@ -10,7 +10,7 @@ from checkpoints.types import TopicPartition
 
 
 class PartitionState(Enum):
-    WAITING = "waiting"  # nobody leads it at the source, or nobody has answered yet
+    WAITING = "waiting"  # nobody leads it at the source, or its leader does not answer
     BEHIND = "behind"
     CAUGHT_UP = "caught up"
     REFUSED = "refused"  # what the source sends is not valid; it is asked again and again
@@ -25,7 +25,7 @@ class MirroredStatus:
         source_high_watermark: as the source said last; None before it did.
         bytes: that were appended in this run.
         cuts: of this run.
-        reason: of a partition that is refused or failed.
+        reason: why nothing comes at present; of a partition that is refused, failed or waiting.
         lost: offsets behind the end that the source has deleted, and that nobody will mirror.
     """
 

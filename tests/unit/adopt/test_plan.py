@@ -294,6 +294,22 @@ def test_what_all_brokers_were_told_for_topics_becomes_theirs() -> None:
     assert planned({0: broker({T0: log()})}, known, read_only=True).topics["t"].config == {}
 
 
+def test_overrides_alone_say_nothing_of_the_retention() -> None:
+    """A backup of a Kafka's directory knows them, and not the ``server.properties`` beside."""
+    for own, after in (
+        ({"segment.ms": "5"}, {"segment.ms": "5", **FOR_EVER}),
+        ({"retention.ms": "5"}, {"retention.ms": "5"}),
+        ({"cleanup.policy": "compact"}, {"cleanup.policy": "compact"}),
+    ):
+        found = planned({0: broker({T0: log()}, configs={"t": TopicProperties(own, 0)})})
+        assert found.topics["t"].config == after
+        assert ("retention unknown" in kinds(found)) is (after != own)
+    internal = {GROUP_METADATA: TopicProperties({"segment.bytes": "99999"}, 0)}
+    found = planned({0: broker({TopicPartition(GROUP_METADATA, 0): log()}, configs=internal)})
+    usual = {"cleanup.policy": "compact", "segment.bytes": "99999"}
+    assert found.topics[GROUP_METADATA].config == usual
+
+
 def test_topic_properties_say_all_and_the_latest_counts() -> None:
     configs = [TopicProperties({"retention.ms": str(n)}, n) for n in (3, 4)]
     found = planned({n: broker({T0: log()}, configs={"t": each}) for n, each in enumerate(configs)})

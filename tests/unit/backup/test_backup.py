@@ -624,7 +624,7 @@ def test_no_overrides_are_no_configuration_that_is_known(
     """The retention may be that of a broker's own file, and a promotion has to keep records."""
     backup(source, store, topic_configs={"orders": {}, "__consumer_offsets": {"retention.ms": "5"}})
     offsets, orders = read_commit(PatientStore(store), 1).topics
-    assert (offsets.config_revision, orders.config_revision) == (1, 0)
+    assert (offsets.config_revision, orders.config_revision) == (0, 0)  # of both the defaults are not known
     assert restore(store, tmp_path / "back").whole
     assert not (tmp_path / "back" / "orders-0" / "topic.properties").exists()
 
@@ -868,7 +868,8 @@ def test_a_segment_that_is_rewritten_meanwhile_is_looked_at_again(
 def test_a_metadata_log_gives_configurations_and_is_no_topic(
     source: GrowingSource, store: RiggedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without them a broker that starts on what is restored would delete by its defaults."""
+    """Without them a broker that starts on what is restored would delete by its defaults. Those of
+    the broker are not there, and no revision says that they are, also after another backup."""
     from logstore.backup import configs
     from replication.adopt import ClusterImage, metadata_dir, write_metadata_log
     from replication.adopt.cluster_metadata import TopicImage, topic_configs
@@ -891,7 +892,13 @@ def test_a_metadata_log_gives_configurations_and_is_no_topic(
     report = backup(source, store)
     assert not report.notes
     restore(store, tmp_path / "back")
-    assert "retention.ms=77" in (tmp_path / "back/orders-0/topic.properties").read_text()
+    restored = (tmp_path / "back/orders-0/topic.properties").read_text()
+    assert "revision=0\n" in restored
+    assert "retention.ms=77" in restored
+    again = RiggedStore()
+    backup(tmp_path / "back", again)
+    restore(again, tmp_path / "twice")
+    assert (tmp_path / "twice/orders-0/topic.properties").read_text() == restored
     assert not (tmp_path / "back/__cluster_metadata-0").exists()
 
 

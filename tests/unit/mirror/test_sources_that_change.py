@@ -13,7 +13,8 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
-from replication.mirror import SourceUnreachableError
+from replication.mirror import PartitionState, SourceUnreachableError
+from replication.mirror.observing import MirrorView, problems
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from tests.support.builders import batch, marker, produced
@@ -664,3 +665,51 @@ def test_an_id_of_zeros(tmp_path: Path) -> None:
         until_equal(source, tmp_path, OTHERS)
     check_holds(tmp_path, source.logs())
     check_verifies(tmp_path)
+
+
+def test_who_does_not_answer_is_not_caught_up(tmp_path: Path) -> None:
+    """Another broker's answers say nothing about the partitions of one that is silent."""
+    silent: list[Exchange] = []
+    is_silent = threading.Event()
+
+    def be_silent(exchange: Exchange) -> None:
+        if is_silent.is_set() and exchange.broker == 1 and exchange.key is ApiKey.FETCH:
+            exchange.cut_at = 0
+            silent.append(exchange)
+
+    with _source(brokers=2) as source:
+        source.log("others").leader = 1
+        source.lies.append(be_silent)
+        with mirroring(source, tmp_path, silence_ms=300) as mirror:
+            until_equal(source, tmp_path)
+            until(lambda: mirror.status.count(PartitionState.CAUGHT_UP) == 2)
+            is_silent.set()
+            source.drop_connections()
+            source.change(lambda: grow(source.log("others"), 5))
+            until(lambda: mirror.status.count(PartitionState.FAILED) == 1)
+            states = {tp: each.state for tp, each in mirror.status.partitions.items()}
+            assert states == {ORDERS: PartitionState.CAUGHT_UP, OTHERS: PartitionState.FAILED}
+            (problem,) = problems(MirrorView(mirror.status))
+            assert "others-0 is failed: its leader has not answered for" in problem
+            is_silent.clear()
+            until(lambda: mirror.status.count(PartitionState.CAUGHT_UP) == 2)
+            until_equal(source, tmp_path)
+    assert silent
+
+
+def test_a_refusal_that_lasts_is_a_finding(tmp_path: Path) -> None:
+    """The source was put back to an earlier state: its epochs fell."""
+    with _source() as source, mirroring(source, tmp_path, silence_ms=300) as mirror:
+        until_equal(source, tmp_path)
+        until(lambda: mirror.status.count(PartitionState.CAUGHT_UP) == 2)
+
+        def fall() -> None:
+            source.log("orders").leader_epoch = 0
+
+        source.change(fall)
+        source.drop_connections()
+        until(lambda: "failed" in str(reported(tmp_path, ORDERS)), "it is a finding")
+        found = mirror.status.partitions[ORDERS]
+        assert found.state is PartitionState.FAILED
+        assert "UNKNOWN_LEADER_EPOCH" in found.reason
+        assert mirror.status.partitions[OTHERS].state is PartitionState.CAUGHT_UP
