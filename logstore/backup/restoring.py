@@ -38,9 +38,10 @@ from checkpoints.printable import printable
 from logstore.backup.content import NoBackupError, holes, key_of, read_commit, read_commits
 from logstore.backup.patience import PatientStore
 from logstore.backup.report import BackupFault, BackupFinding
-from logstore.backup.scan import WINDOW
+from logstore.backup.scan import WINDOW, Producers, scan_source
 from logstore.backup.writer import ranges
 from logstore.common.clock import Clock, SystemClock
+from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.common.json_fields import json_fields
 from logstore.common.parallel import run_all
@@ -425,10 +426,32 @@ class _Restore:
                     raise
             if not again and not self._options.lossy:
                 raise DamagedObjectError(key, reason, False, self._store.uri)
-        with suppress(FileNotFoundError):
-            self._storage.remove(path)
-        ends = segment.base_offset, segment.end_offset
+        first = self._front(path, segment) if fault is BackupFault.TORN else segment.base_offset
+        if first == segment.base_offset:
+            with suppress(FileNotFoundError):
+                self._storage.remove(path)
+        ends = first, segment.end_offset
         return BackupFinding(fault, key, f"{reason}: left out", *plan.tp, *ends)
+
+    def _front(self, path: str, segment: StoredSegment) -> int:
+        """Keep the batches before the first that is damaged. Returns where they end, the base if
+        there are none.
+
+        Checksums of batches do not cover all of their bytes. So none is kept if the damage does not
+        show in one, or if the epochs are not those of the backup.
+        """
+        base, producers = segment.base_offset, Producers()
+        producers.start(base, None)
+        with closing(self._storage.open(path)) as file:
+            found = scan_source(file, path, base, file.size(), LogConfig(), producers)
+            epochs = segment.leader_epochs[: len(found.epochs)]
+            if found.damage is None or found.end_offset > segment.end_offset:
+                return base
+            if [epoch for epoch, _ in found.epochs] != [epoch for epoch, _ in epochs]:
+                return base
+            file.truncate(found.size)
+            file.sync()
+        return found.end_offset
 
     def _write(self, path: str, key: str, segment: StoredSegment) -> str | None:
         """Write an object to a file. Returns what is wrong with it, None if nothing is."""

@@ -17,7 +17,7 @@ from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
 from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG, BrokerConfig
-from logstore.common.errors import ConfigError, LogstoreError
+from logstore.common.errors import ConfigError, CorruptDataError, LogstoreError
 from logstore.format import filenames
 from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner, peek
@@ -47,7 +47,7 @@ class CoordinatorState(NamedTuple):
 
     Attributes:
         keys: the groups with offsets or members of the classic protocol, or the transactional ids.
-        offsets: how many are committed.
+        committed: the offsets of groups by group and partition.
         others: groups of other protocols, by their kind.
         open: producer ids of transactions that the coordinator will end.
         largest_id: of a producer; −1 without any.
@@ -55,7 +55,7 @@ class CoordinatorState(NamedTuple):
     """
 
     keys: frozenset[str] = frozenset()
-    offsets: int = 0
+    committed: Mapping[tuple[str, TopicPartition], int] = {}
     others: Mapping[str, frozenset[str]] = {}
     open: frozenset[int] = frozenset()
     largest_id: int = -1
@@ -265,12 +265,19 @@ def find_broker(
         states = {tp: _state_of(log) for tp, log in usable.items() if tp.topic in INTERNAL_TOPICS}
         largest = [log.producers.largest_id() for log in usable.values()]
         largest += [state.largest_id for state in states.values()]
+        found: dict[TopicPartition, FoundLog] = {}
+        unavailable = {tp: str(error) for tp, error in manager.unavailable_logs.items()}
+        for tp, log in usable.items():
+            try:
+                found[tp] = _found(log, states.get(tp))
+            except CorruptDataError as error:  # where no recovery looks after a clean stop
+                unavailable[tp] = str(error)
         return FoundBroker(
             tuple(directories),
             manager.previous_broker_epoch,
-            {tp: _found(log, states.get(tp)) for tp, log in usable.items()},
+            found,
             _configs(usable, overlay),
-            {tp: str(error) for tp, error in manager.unavailable_logs.items()},
+            unavailable,
             manager.last_stop.unproven,
             max((log.producers.largest_coordinator_epoch() for log in usable.values()), default=-1),
             max(largest, default=-1),
@@ -325,7 +332,8 @@ def _state_of(log: PartitionLog) -> CoordinatorState:
     keys: set[str] = set()
     others: dict[str, set[str]] = {}
     ongoing: set[int] = set()
-    offsets, largest_id = 0, -1
+    committed: dict[tuple[str, TopicPartition], int] = {}
+    largest_id = -1
     for raw, value in latest.items():
         if value is None:
             continue
@@ -339,7 +347,9 @@ def _state_of(log: PartitionLog) -> CoordinatorState:
                 continue
             if types is CONSUMER_OFFSETS:
                 keys.add(key.group)
-                offsets += isinstance(key, wire.OffsetCommitKey)
+                if isinstance(key, wire.OffsetCommitKey):
+                    place = key.group, TopicPartition(key.topic, key.partition)
+                    committed[place] = decode_value(key, value).offset
                 continue
             keys.add(key.transactional_id)
             said = decode_value(key, value)
@@ -350,7 +360,7 @@ def _state_of(log: PartitionLog) -> CoordinatorState:
             unreadable += 1
     return CoordinatorState(
         frozenset(keys),
-        offsets,
+        committed,
         {kind: frozenset(names) for kind, names in others.items()},
         frozenset(ongoing),
         largest_id,

@@ -8,7 +8,7 @@ replicas are elsewhere, is offline (R-184). What the metadata does not know is n
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checkpoints.topic_properties import OVERRIDES_ALONE, TopicProperties
@@ -16,7 +16,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError
 from replication.adopt.cluster_metadata import ClusterImage, TopicImage, electable
-from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
+from replication.adopt.found import CONSUMER_GROUPS, CoordinatorState, FoundBroker, FoundLog
 from replication.adopt.report import NOT_CARRIED, Adoption, Kind, Remark
 from replication.apis.configs import BROKER_NAMES
 from replication.common.errors import ResponseError
@@ -411,6 +411,7 @@ class _Planner:
                 others[kind] = others.get(kind, frozenset()) | group_ids
             if found.unreadable:
                 self._note(Kind.UNREADABLE, tp_text(tp))
+            self._note(Kind.AHEAD, *self._ahead(found))
         left_out = {} if self._image is None else self._image.left_out
         not_carried = [Remark(f"{NOT_CARRIED}{kind}", "", (), n) for kind, n in left_out.items()]
         for kind, group_ids in others.items():
@@ -427,10 +428,17 @@ class _Planner:
             len(states),
             sum(state.leader != NO_LEADER for state in states.values()),
             len({key for state in groups for key in state.keys}),
-            sum(state.offsets for state in groups),
+            sum(len(state.committed) for state in groups),
             len({key for state in transactions for key in state.keys}),
             (*notes, *(kind.note(names) for kind, names in self._notes.items()), *not_carried),
         )
+
+    def _ahead(self, found: CoordinatorState) -> Iterator[str]:
+        """Groups that have read what no log here has. Their logs are of different moments."""
+        for (group, tp), offset in found.committed.items():
+            log = self._leading.get(tp)
+            if log is not None and offset > log.log_end_offset:
+                yield f"{group} of {tp_text(tp)}: {offset} above {log.log_end_offset}"
 
 
 def tp_text(tp: TopicPartition) -> str:

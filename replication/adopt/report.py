@@ -84,6 +84,11 @@ class Kind(Enum):
         "partitions have some that no coordinator knows, and that hold read_committed readers up: "
         "kafka-transactions.sh abort ends them",
     )
+    AHEAD = (
+        "groups ahead of logs",
+        "committed offsets lie above the end of their log: such a group skips what is written up "
+        "to them, so give it the log's end by kafka-consumer-groups.sh --reset-offsets first",
+    )
     MISPLACED = "misplaced keys", "coordinators' topics have keys where nobody looks for them"
     UNREADABLE = "unreadable records", "partitions of coordinators have some"
 

@@ -45,6 +45,7 @@ from replication.common.state import NO_LEADER, PartitionRegistration
 from replication.mirror.ending import EndedTransactions, end_transactions
 from replication.mirror.endings import Ending
 from replication.mirror.identity import MirrorFile, MirrorState
+from replication.mirror.report import troubled
 from replication.mirror.server_properties import Listeners, server_properties
 
 SERVER_PROPERTIES = "server.properties"
@@ -95,6 +96,13 @@ _OF_GROUPS = {
     ),
 }
 """A Kafka has groups that our brokers do not carry over when they adopt a directory."""
+
+
+_UNREAD = (
+    "perhaps never read",
+    "empty logs: the source once refused them or did not answer, says mirror-report.jsonl, and may "
+    "have records",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +288,9 @@ class _Promoter:
         tiered = [n for n, t in cluster.topics.items() if t.config.get(_TIERED) == "true"]
         if tiered:
             remarks.append(Kind.TIERED.note(tiered))
+        unread = self._unread(cluster)
+        if unread:
+            remarks.append(Remark(*_UNREAD, tuple(unread), len(unread)))
         return Promotion(
             self._path,
             False,
@@ -296,6 +307,18 @@ class _Promoter:
             findings=tuple(each for each in remarks if each.kind in FINDINGS),
             notes=tuple(each for each in remarks if each.kind not in FINDINGS),
         )
+
+    def _unread(self, cluster: AdoptedCluster) -> list[str]:
+        """Empty logs of a mirror that may stand for ones with records."""
+        said = troubled(self._path, self._storage)
+        return [
+            name
+            for tp, state in cluster.states.items()
+            if state.leader != NO_LEADER and ((tp.topic, None) in said or tp in said)
+            for name in [filenames.partition_dir_name(tp)]
+            for log in [self._storage.info(os.path.join(self._path, name, f"{0:020}.log"))]
+            if log is not None and log.size == 0
+        ]
 
     # -- what is written -------------------------------------------------------------------------
 

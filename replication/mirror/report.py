@@ -244,4 +244,38 @@ class MirrorReport:
                 self._file = None
 
 
-__all__ = ["REPORT", "MirrorEvent", "MirrorEventKind", "MirrorReport"]
+_NOT_READ = frozenset(
+    kind.word
+    for kind in (MirrorEventKind.REFUSED, MirrorEventKind.CONTRADICTION, MirrorEventKind.FAILED)
+)
+
+
+def troubled(directory: str, storage: Storage) -> frozenset[tuple[str, int | None]]:
+    """Partitions, or whole topics, of which the latest part of a report says that they were not
+    read at some time.
+
+    Raises:
+        OSError: the report cannot be read.
+    """
+    path = posixpath.join(directory, REPORT)
+    info = storage.info(path)
+    if info is None or info.is_dir:
+        return frozenset()
+    file = storage.open(path)
+    try:
+        size = file.size()
+        lines = file.read_at(max(0, size - SEARCHED), min(size, SEARCHED)).splitlines()
+    finally:
+        file.close()
+    found = set()
+    for line in lines:
+        try:
+            event = json.loads(line)
+            if event["kind"] in _NOT_READ:
+                found.add((event["topic"], event.get("partition")))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue  # torn by a crash, or by the beginning of what is searched
+    return frozenset(found)
+
+
+__all__ = ["REPORT", "MirrorEvent", "MirrorEventKind", "MirrorReport", "troubled"]

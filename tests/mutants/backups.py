@@ -60,3 +60,24 @@ def what_a_backup_takes_over_is_deleted(patch: MonkeyPatch) -> None:
 @mutant()
 def a_backup_names_what_is_gone(patch: MonkeyPatch) -> None:
     patch.setattr(Backup, "_check_all_is_there", lambda *_: None)
+
+
+@mutant()
+def what_another_run_took_is_dropped(patch: MonkeyPatch) -> None:
+    patch.setattr(keeping, "_named_since", lambda *_: set())
+
+
+@mutant()
+def a_stranger_is_taken_for_the_source(patch: MonkeyPatch) -> None:
+    patch.setattr(engine, "goes_on", lambda before, topics: True)
+
+
+@mutant()
+def any_damage_leaves_the_front(patch: MonkeyPatch) -> None:
+    front = restoring._Restore._front
+
+    def mutant(self: Any, path: str, segment: Any) -> int:
+        found = front(self, path, segment)
+        return found if found > segment.base_offset else segment.end_offset
+
+    patch.setattr(restoring._Restore, "_front", mutant)

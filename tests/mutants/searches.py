@@ -683,6 +683,20 @@ OF_BACKUPS: list[tuple[str, Test]] = [
         ),
     ),
     (
+        "what-another-run-took-is-dropped",
+        _beside(
+            partial(test_backup.test_what_another_run_takes_of_a_dropped_backup_stays, late=True)
+        ),
+    ),
+    (
+        "a-stranger-is-taken-for-the-source",
+        _beside(test_backup.test_a_stranger_without_a_name_is_not_taken_for_the_source),
+    ),
+    (
+        "any-damage-leaves-the-front",
+        _backed(test_restore.test_lossy_keeps_nothing_if_no_checksum_shows_the_damage),
+    ),
+    (
         "nothing-is-read-back",
         _backing(test_backup.test_a_store_that_says_done_and_loses_is_noticed_before_the_commit),
     ),

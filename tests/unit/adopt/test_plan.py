@@ -354,7 +354,8 @@ def _placed(place: Any, count: int = 50) -> FoundBroker:
     for name in ("a", "orders", "audit-1", "billing-2", "simple-3"):
         keys.setdefault(place(name, count), set()).add(name)
     states = {
-        n: CoordinatorState(frozenset(keys.get(n, ())), len(keys.get(n, ()))) for n in range(count)
+        n: CoordinatorState(frozenset(own), dict.fromkeys([(key, T0) for key in own], 5))
+        for n, own in ((n, keys.get(n, ())) for n in range(count))
     }
     logs = {TopicPartition(GROUP_METADATA, n): log(state=state) for n, state in states.items()}
     return broker(logs, configs={})

@@ -624,7 +624,7 @@ def test_no_overrides_are_no_configuration_that_is_known(
     """The retention may be that of a broker's own file, and a promotion has to keep records."""
     backup(source, store, topic_configs={"orders": {}, "__consumer_offsets": {"retention.ms": "5"}})
     offsets, orders = read_commit(PatientStore(store), 1).topics
-    assert (offsets.config_revision, orders.config_revision) == (0, 0)  # of both the defaults are not known
+    assert (offsets.config_revision, orders.config_revision) == (0, 0)
     assert restore(store, tmp_path / "back").whole
     assert not (tmp_path / "back" / "orders-0" / "topic.properties").exists()
 

@@ -214,6 +214,37 @@ def test_lossy_leaves_out_what_is_damaged_and_names_it(store: RiggedStore, tmp_p
     assert not [f for f in verify([tmp_path / "back"]).findings if f.severity.value == "error"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
+def test_lossy_keeps_what_lies_before_a_damaged_batch(
+    store: RiggedStore, tmp_path: Path, which: int
+) -> None:
+    key = [key for key in store.objects(LOG) if key.startswith("orders-") and "/0/" in key][which]
+    whole = store.store.get(key)
+    batches = list(iter_batches(whole))
+    damaged = batches[len(batches) // 2]
+    store.flip(key, damaged.position + 40)
+    report = restore(store, tmp_path / "back", RestoreOptions(lossy=True))
+    (finding,) = report.findings
+    assert finding.first == damaged.base_offset > batches[0].base_offset
+    assert finding.end == batches[-1].last_offset + 1
+    file = tmp_path / "back" / "orders-0" / key.rpartition("/")[2].replace(key[-27:], ".log")
+    assert file.read_bytes() == whole[: damaged.position]
+    assert not [f for f in verify([tmp_path / "back"]).findings if f.severity.value == "error"]
+
+
+@pytest.mark.slow
+def test_lossy_keeps_nothing_if_no_checksum_shows_the_damage(
+    store: RiggedStore, tmp_path: Path
+) -> None:
+    """That of a batch does not cover its epoch."""
+    key = next(key for key in store.objects(LOG) if key.startswith("orders-"))
+    batches = list(iter_batches(store.store.get(key)))
+    store.flip(key, batches[1].position + 15)
+    (finding,) = restore(store, tmp_path / "back", RestoreOptions(lossy=True)).findings
+    assert finding.first == batches[0].base_offset
+
+
 def test_damaged_indexes_do_no_harm_because_they_are_made_anew(
     store: RiggedStore, tmp_path: Path
 ) -> None:

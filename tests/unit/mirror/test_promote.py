@@ -228,6 +228,7 @@ def test_a_promoted_directory_is_a_cluster_of_its_own(storage: FaultyStorage) ->
     assert (found.topics, found.partitions, found.offline) == (3, 7, 0)
     assert (found.groups, found.offsets, found.transactional_ids) == (1, 1, 2)
     assert found.findings == ()
+    assert Kind.AHEAD.value[0] not in {each.kind for each in found.notes}
     meta = MetaPropertiesFile(f"{D}/meta.properties", storage).read()
     assert meta is not None
     assert (meta.version, meta.cluster_id, meta.node_id) == (1, found.cluster_id, 0)
@@ -261,10 +262,63 @@ def test_a_mirror_of_a_running_cluster_becomes_one() -> None:
             caught_up(mirror)
     found = promote(DIRECTORY, storage=storage)
     assert (found.promoted, found.findings, found.groups, found.partitions) == (True, (), 1, 7)
+    assert found.notes == ()
     image = read_cluster_metadata(DIRECTORY, storage)
     assert image is not None
     assert image.topic_configs(A.topic)["retention.ms"] == "-1"
     goes_on(storage, DIRECTORY)
+
+
+def test_a_log_that_is_damaged_where_no_start_looks_is_a_finding() -> None:
+    """One of thousands must not make the promotion of the others impossible."""
+    storage = FaultyStorage()
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        kafka.create_topic(A.topic, 2, config={"segment.bytes": "10000"})
+        for value in (b"a" * 9000, b"b" * 9000):
+            kafka.produce(A.topic, value, partition=0)
+    storage.remove_tree(f"{OLD}/coordinator")
+    first = f"{D}/{A.topic}-0/{0:020}.log"
+    storage.write_file(first, storage.read_file(first)[:-10])
+    found = promote(D, storage=storage)
+    assert not found.promoted
+    damaged, without = found.findings
+    assert (damaged.kind, without.kind) == (Kind.DAMAGED.value[0], Kind.WITHOUT_LOG.value[0])
+    assert without.names == ("orders-0",)
+    found = promote(D, PromotionRules(partial=True), storage=storage)
+    assert (found.promoted, found.offline) == (True, 1)
+    state = image_of(storage).partition(A)
+    assert state is not None
+    assert state.replicas == (1,)  # a node that nobody has
+
+
+def test_empty_logs_that_the_source_did_not_let_be_read_are_named() -> None:
+    """A part does not pass for the whole in silence."""
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        fill(kafka)
+        refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        kafka.faults.fail(ApiKey.FETCH, error=refusal, times=None)
+        with mirror_of(kafka, storage, topics=(A.topic,), internal=False) as mirror:
+            mirror.start()
+            until(lambda: mirror.report.findings, "the refusal is reported")
+    found = promote(DIRECTORY, storage=storage)
+    (note,) = [each for each in found.notes if each.kind == "perhaps never read"]
+    assert note.names == ("orders-0", "orders-1")
+
+
+def test_a_group_that_has_read_more_than_a_log_has_is_named() -> None:
+    """It would skip what the new cluster writes first."""
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, config=CONFIG) as kafka:
+        fill(kafka)
+        with connect(kafka) as client:
+            commit(client, 100)
+    end = logs_of(storage)[A][0]
+    storage.remove_tree(f"{OLD}/coordinator")
+    found = promote(D, storage=storage)
+    (note,) = [each for each in found.notes if each.kind == Kind.AHEAD.value[0]]
+    assert note.names == (f"{GROUP} of orders-0: 100 above {end}",)
+    assert found.offsets == 1
 
 
 def test_configurations_that_the_mirror_could_not_see_delete_nothing() -> None:
