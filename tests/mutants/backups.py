@@ -32,9 +32,14 @@ def any_source_may_go_into_a_store(patch: MonkeyPatch) -> None:
     patch.setattr(Backup, "_check_owner", lambda *_: None)
 
 
+class _AnyChecksum(int):
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
 @mutant()
 def objects_are_restored_as_they_come(patch: MonkeyPatch) -> None:
-    patch.setattr(restoring, "crc32c", lambda part, crc: 0)
+    patch.setattr(restoring, "crc32c", lambda part, crc: _AnyChecksum())
 
 
 @mutant()
