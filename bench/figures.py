@@ -127,6 +127,8 @@ CHOSEN = [
     ("server", "produce, librdkafka, 100-byte values, acks=1"),
     ("server", "consume, fetches of 1 MiB from the page cache: CPU of the broker for 1,000 MB"),
     ("server", "produce of one record, acks=1, end to end"),
+    ("mirror", "mirror of 1 KiB records, the whole process"),
+    ("mirror", "mirror of 1 KiB records: CPU of the process for 1 GB"),
     ("spark", "verification on Spark, batch level, beside Kafka"),
     ("spark", "three replicas verified and compared, batch level"),
     ("spark", "CPU of sum of value lengths, 100-byte values, beside a Parquet copy with zstd"),
