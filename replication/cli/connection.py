@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,26 +27,9 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every command that asks a cluster: parameter ``client``, which is
     ``ClientProperties``."""
 
-    @click.option(
-        "--bootstrap-server",
-        "servers",
-        metavar="HOST:PORT,…",
-        help=f"Some brokers; they name the others.  [default: {DEFAULT_SERVER}]",
-    )
-    @click.option(
-        "-F",
-        "--command-config",
-        "config_file",
-        metavar="FILE",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Kafka's client.properties: TLS, login, time-outs.",
-    )
-    @click.option(
-        "-X",
-        "pairs",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="A key of that file; may be repeated, and goes before the file.",
+    @_access_options(
+        ("--bootstrap-server", f"Some brokers; they name the others.  [default: {DEFAULT_SERVER}]"),
+        ("-F", "--command-config", "Kafka's client.properties: TLS, login, time-outs."),
     )
     @wraps(command)
     def run(
@@ -65,25 +48,9 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of commands that read a cluster for a mirror: parameter ``source``, which is
     ``ClientProperties``; None without ``--from``."""
 
-    @click.option(
-        "--from",
-        "servers",
-        metavar="HOST:PORT,…",
-        help="Some brokers of the source; they name the others.",
-    )
-    @click.option(
-        "--config",
-        "config_file",
-        metavar="FILE",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Kafka's client.properties for it: TLS, login, time-outs.",
-    )
-    @click.option(
-        "-X",
-        "pairs",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="A key of that file; may be repeated, and goes before the file.",
+    @_access_options(
+        ("--from", "Some brokers of the source; they name the others."),
+        ("--config", "Kafka's client.properties for it: TLS, login, time-outs."),
     )
     @wraps(command)
     def run(
@@ -97,6 +64,31 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, source=source, **others)
 
     return run
+
+
+def _access_options(
+    servers: tuple[str, ...], config_file: tuple[str, ...]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The three options of access to a cluster. Of the first two the names are given, then the
+    help."""
+    options = (
+        click.option(*servers[:-1], "servers", metavar="HOST:PORT,…", help=servers[-1]),
+        click.option(
+            *config_file[:-1],
+            "config_file",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help=config_file[-1],
+        ),
+        click.option(
+            "-X",
+            "pairs",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A key of that file; may be repeated, and goes before the file.",
+        ),
+    )
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def report(
