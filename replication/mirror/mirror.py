@@ -17,6 +17,7 @@ from logstore.manager.duties import BACKGROUND, Duty
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
+from replication.common.addresses import address_of
 from replication.common.errors import SaslAuthenticationError
 from replication.common.runtime import ThreadRuntime
 from replication.mirror.config import MirrorConfig
@@ -197,7 +198,7 @@ class Mirror:
         return view, _why_nobody_answers(failures)
 
     def _wanted(self, cluster_id: str) -> MirrorIdentity:
-        servers = ",".join(f"{host}:{port}" for host, port in self._access.config.servers)
+        servers = ",".join(address_of(*each) for each in self._access.config.servers)
         return MirrorIdentity(
             cluster_id,
             servers,
