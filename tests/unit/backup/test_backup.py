@@ -710,6 +710,19 @@ def test_the_last_backup_of_what_the_source_lacks_is_never_dropped(
     assert check_store(store).backups == [3]
 
 
+def test_a_partition_that_retention_has_emptied_reaches_as_far_as_it_did(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    """An idle topic ends so, and nothing that a disk may have lost is missing of it."""
+    backup(source, store)
+    with source.open() as manager:
+        log = manager.get("orders", 0)
+        log.delete_records(log.log_end_offset)
+    report = backup(source, store, keep=1)
+    assert report.pruned > 0
+    assert check_store(store).backups == [2]
+
+
 def test_a_source_with_nothing_in_it_does_not_follow_a_backup(
     source: GrowingSource, store: RiggedStore
 ) -> None:
