@@ -89,7 +89,7 @@ def _further(commit: BackupCommit, reached: dict[tuple[uuid.UUID, int], int]) ->
         place = topic.topic_id, part.partition
         if part.end_offset > reached.get(place, part.log_start_offset):
             found.append(printable(str(tp)))
-            reached[place] = part.end_offset
+        reached[place] = max(part.end_offset, reached.get(place, 0))
     return found
 
 

@@ -64,6 +64,10 @@ Rig = Callable[[str, str], None]
 """Is called with the operation and the key before it has an effect, and may raise."""
 
 
+def quiet(operation: str, key: str) -> None:
+    """A rig that does nothing."""
+
+
 class RiggedStore:
     """A store whose calls go by ``before`` and ``after``, and whose listing by ``listing``.
 
@@ -74,8 +78,8 @@ class RiggedStore:
         self.store = store or MemoryObjectStore()
         self.uri = self.store.uri
         self.calls: list[tuple[str, str]] = []
-        self.before: Rig = lambda operation, key: None
-        self.after: Rig = lambda operation, key: None
+        self.before: Rig = quiet
+        self.after: Rig = quiet
         self.listing: Callable[[StoredObject], bool] = lambda found: True
         self.lost: Callable[[str], bool] = lambda key: False
 
@@ -111,6 +115,16 @@ class RiggedStore:
     def _begin(self, operation: str, key: str) -> None:
         self.calls.append((operation, key))
         self.before(operation, key)
+
+    def heal(self) -> None:
+        self.before = self.after = quiet
+
+    def copy(self) -> RiggedStore:
+        """The same objects in another store, without rigs."""
+        found = RiggedStore()
+        for key in self.objects():
+            found.replace(key, self.store.get(key))
+        return found
 
     def count(self, operation: str) -> int:
         return sum(each == operation for each, _ in self.calls)

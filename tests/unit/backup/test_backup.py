@@ -38,14 +38,7 @@ from logstore.tiers import (
 )
 from logstore.tiers.keys import INDEXES, LOG, MANIFEST, commit_key
 from logstore.verify import verify
-from tests.support.backups import GrowingSource, KilledError, RiggedStore, pauses
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> GrowingSource:
-    found = GrowingSource(tmp_path_factory.mktemp("written") / "data")
-    found.write(transactions=True)
-    return found
+from tests.support.backups import GrowingSource, KilledError, Rig, RiggedStore, pauses, quiet
 
 
 @pytest.fixture
@@ -234,12 +227,11 @@ def _dying_at(store: RiggedStore, number: int, *, after: bool) -> None:
         if operation == "put" and store.count("put") >= number:
             raise KilledError
 
-    store.before = (lambda *_: None) if after else rig
-    store.after = rig if after else (lambda *_: None)
+    _rig(store, rig, after=after)
 
 
-def _heal(store: RiggedStore) -> None:
-    store.before = store.after = lambda *_: None
+def _rig(store: RiggedStore, rig: Rig, *, after: bool) -> None:
+    store.before, store.after = (quiet, rig) if after else (rig, quiet)
 
 
 @pytest.mark.slow
@@ -256,7 +248,7 @@ def test_a_run_that_is_killed_at_any_put_is_taken_up(tmp_path: Path, *, after: b
         _dying_at(store, number, after=after)
         with pytest.raises(KilledError):
             backup(source, store, **one_by_one)
-        _heal(store)
+        store.heal()
         logs = set(store.objects(LOG))
         facts = {key.removesuffix(".logstore") for key in store.objects(".logstore")}
         report = backup(source, store, **one_by_one)
@@ -271,7 +263,6 @@ def test_a_segment_that_another_topic_put_is_not_adopted(
     source: GrowingSource, store: RiggedStore, tmp_path: Path
 ) -> None:
     """Facts and checksum decide, not the name alone."""
-    _dying_at(store, 10**6, after=False)
     backup(source, store)
     manifests = store.objects(MANIFEST)
     store.store.delete([key for key in store.objects() if key.startswith("logstore-backup/")])
@@ -315,11 +306,11 @@ def test_a_put_that_reports_a_failure_is_repeated_under_the_same_key(
             seen.add(key)
             raise StoreUnavailableError(key, "reset by peer", True)
 
-    store.before, store.after = ((lambda *_: None), rig) if effect else (rig, lambda *_: None)
+    _rig(store, rig, after=effect)
     report = backup(source, store)
     assert report.whole
     assert report.committed
-    store.before = store.after = lambda *_: None
+    store.heal()
     checked = check_store(store)
     assert checked.whole
     assert not checked.notes  # no orphan of another name
@@ -340,7 +331,7 @@ def test_a_store_that_refuses_ends_the_run_and_leaves_earlier_backups(
     with pytest.raises(StoreDeniedError, match="403"):
         backup(source, store, pause=pause)
     assert not waited
-    _heal(store)
+    store.heal()
     assert check_store(store).whole
 
 
@@ -486,7 +477,7 @@ def test_two_backups_at_once_do_not_mix(
 
     def race(operation: str, key: str) -> None:
         if operation == "put" and key.startswith("logstore-backup/"):
-            store.before = lambda *_: None
+            store.before = quiet
             backup(tmp_path / "copy", store)
 
     store.before = race
@@ -565,7 +556,7 @@ def test_what_another_run_takes_of_a_dropped_backup_stays(
     assert report.number == 2
     found = [finding.fault for finding in report.findings]
     assert found == ([BackupFault.MISSING] if late else [])
-    store.before = lambda operation, key: None
+    store.heal()
     named = [key for *_, key in segments_of(earlier)]
     assert set(store.objects(LOG)) >= {key.key(LOG) for key in named} or late
     assert backup(source, store).whole
@@ -587,7 +578,7 @@ def test_a_backup_is_not_there_if_what_it_adopts_is_deleted_meanwhile(
     store.before = meanwhile
     with pytest.raises(StoreUnavailableError, match="deleted while the backup was made"):
         backup(source, store)
-    store.before = lambda operation, key: None
+    store.heal()
     assert backup(source, store).whole
     assert_equal(source.path, store, tmp_path / "back")
 
@@ -689,9 +680,7 @@ def test_a_source_that_stays_damaged_makes_no_backup_after_backup(
     source: GrowingSource, store: RiggedStore
 ) -> None:
     log = source.logs()[1]
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    _flip(log, log.stat().st_size // 2)
     first = backup(source, store)
     assert len(first.findings) == 1
     objects = len(store.objects())
@@ -719,6 +708,19 @@ def test_the_last_backup_of_what_the_source_lacks_is_never_dropped(
     assert check_store(store).whole
     backup(source, store, keep=1, drop_deleted=True)
     assert check_store(store).backups == [3]
+
+
+def test_a_partition_that_retention_has_emptied_reaches_as_far_as_it_did(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    """An idle topic ends so, and nothing that a disk may have lost is missing of it."""
+    backup(source, store)
+    with source.open() as manager:
+        log = manager.get("orders", 0)
+        log.delete_records(log.log_end_offset)
+    report = backup(source, store, keep=1)
+    assert report.pruned > 0
+    assert check_store(store).backups == [2]
 
 
 def test_a_source_with_nothing_in_it_does_not_follow_a_backup(
@@ -828,7 +830,7 @@ def test_a_partition_that_is_deleted_meanwhile_is_left_out(
 ) -> None:
     def delete(operation: str, key: str) -> None:
         if operation == "put":
-            store.before = lambda *_: None
+            store.before = quiet
             shutil.rmtree(source.path / "orders-1")
 
     store.before = delete
@@ -851,7 +853,7 @@ def test_a_segment_that_is_rewritten_meanwhile_is_looked_at_again(
 
     def rewrite(operation: str, key: str) -> None:
         if operation == "put" and key.startswith("orders-") and key.endswith(LOG):
-            store.before = lambda *_: None
+            store.before = quiet
             first.write_bytes(b"".join(kept))
 
     store.before = rewrite
