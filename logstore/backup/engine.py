@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -69,7 +69,6 @@ from logstore.directory.errors import ListingOutdatedError
 from logstore.directory.listing import ListedSegment, PartitionLayout
 from logstore.directory.segment_index import SegmentIndex
 from logstore.format.reader import MAX_OFFSET
-from logstore.storage.base import File
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import Paths, each_path
 from logstore.tiers import (
@@ -674,7 +673,7 @@ class _PartitionRun:
         if self.producers.offset != base:
             self._producers_at(base)
         path = self.layout.path_of(base)
-        with self.work.scans, self._opened(segment) as file:
+        with self.work.scans, closing(self.layout.open(base)) as file:
             try:
                 scanned = scan_source(file, path, base, size, self.config, self.producers)
             except CorruptBatchError as error:  # a marker that says nothing
@@ -698,15 +697,10 @@ class _PartitionRun:
         self.producers.start(first, snapshot)
         for segment in segments:
             if first <= segment.base_offset < base:
-                with self._opened(segment) as file:
+                with closing(self.layout.open(segment.base_offset)) as file:
                     path = self.layout.path_of(segment.base_offset)
                     replay_source(file, path, segment.base_offset, segment.size, self.producers)
         self.producers.offset = base
-
-    @contextmanager
-    def _opened(self, segment: ListedSegment) -> Iterator[File]:
-        with closing(self.layout.open(segment.base_offset)) as file:
-            yield file
 
     def _submit(
         self, segment: ListedSegment, scanned: ScannedSegment, end: int, closed: bool
