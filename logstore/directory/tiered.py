@@ -225,7 +225,7 @@ def _first_header(layout: PartitionLayout, base_offset: int) -> bytes:
 def in_tier(split: Split, spare: Spare, settings: ReadSettings) -> list[Split]:
     """What to read in the tier in place of a split whose segment retention has deleted.
 
-    None if it is not there and failOnDataLoss is off.
+    Nothing if it is not there and failOnDataLoss is off.
 
     Raises:
         DataLossError: the tier does not have the same batches.
