@@ -45,7 +45,6 @@ from logstore.backup.source import (
     BackupSource,
     SourceOwner,
     committed_end,
-    leader_epochs,
     log_config,
 )
 from logstore.backup.writer import (
@@ -68,6 +67,7 @@ from logstore.common.random_id import RandomId, random_id
 from logstore.directory.errors import ListingOutdatedError
 from logstore.directory.listing import ListedSegment, PartitionLayout
 from logstore.directory.segment_index import SegmentIndex
+from logstore.directory.tiered import leader_epochs
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import Paths, each_path
@@ -521,7 +521,7 @@ class _PartitionRun:
         self.work, self.pool, self.topic, self.layout = work, pool, topic, layout
         self.to = Destination(topic.topic, topic.topic_id, layout.partition)
         self.config = log_config(topic.properties)
-        self.epochs = leader_epochs(layout, work.note)
+        self.epochs = leader_epochs(layout.uri, work.note)
         self.limit = committed_end(layout)
         self.producers = Producers()
         self.known = {
