@@ -15,6 +15,7 @@ from replication.protocol import ApiKey
 from replication.server.serving import ServedCluster
 from tests.support.mirrors import (
     caught_up,
+    is_stuck,
     kinds,
     mirror_of,
     mirrored_bytes,
@@ -62,7 +63,7 @@ def test_a_topic_that_may_not_be_read(
     kafka.faults.fail(ApiKey.FETCH, error=code, times=None)
     with mirror(kafka, tp) as following:
         following.start()
-        assert not following.catch_up(20_000)
+        assert is_stuck(following)
         status = following.status.partitions[tp]
         assert (status.state, status.reason) == (
             PartitionState.FAILED,
