@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -79,8 +80,12 @@ def caught_up(mirror: Mirror) -> None:
 
 
 def is_stuck(mirror: Mirror) -> bool:
-    """Whether a wait for its end is given up, and that at once."""
-    return not mirror.catch_up(FOREVER_MS)
+    """Whether a wait that has no end of its own is given up."""
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(mirror.catch_up(FOREVER_MS)))
+    waiting.start()
+    waiting.join(patience())
+    return answers == [False]
 
 
 def kinds(report: MirrorReport) -> list[str]:
