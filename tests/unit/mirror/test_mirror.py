@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,12 +38,6 @@ from tests.support.mirrors import (
 )
 from tests.support.served import new_name, served
 from tests.support.until import patience, until
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[ServedCluster]:
-    with served() as brokers:
-        yield brokers
 
 
 def topic(kafka: ServedCluster, partitions: int = 1, **config: str) -> TopicPartition:

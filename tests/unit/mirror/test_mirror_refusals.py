@@ -27,16 +27,10 @@ from tests.support.served import new_name, served
 from tests.support.until import until
 
 
-@pytest.fixture(scope="module")
-def brokers() -> Iterator[ServedCluster]:
-    with served() as running:
-        yield running
-
-
-@pytest.fixture
-def kafka(brokers: ServedCluster) -> Iterator[ServedCluster]:
-    yield brokers
-    brokers.faults.clear()
+@pytest.fixture(autouse=True)
+def no_fault_stays(kafka: ServedCluster) -> Iterator[None]:
+    yield
+    kafka.faults.clear()
 
 
 @pytest.fixture
