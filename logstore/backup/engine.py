@@ -25,7 +25,13 @@ from logstore.backup.content import (
     read_content,
     segments_of,
 )
-from logstore.backup.keeping import goes_on, prune, what_vanished
+from logstore.backup.keeping import (
+    goes_on,
+    may_compact,
+    prune,
+    what_vanished,
+    with_missing,
+)
 from logstore.backup.patience import PATIENT, Patience, PatientStore, Pause, wait
 from logstore.backup.report import BackupFault, BackupFinding, BackupReport, PartitionResult
 from logstore.backup.scan import (
@@ -402,9 +408,7 @@ class _Work:
         self._lock = threading.Lock()
         self._done = self._total = 0
         newest = content.commits.newest
-        self._counted = {
-            topic.topic_id: topic.partition_count for topic in (newest.topics if newest else ())
-        }
+        self._topics = {topic.topic_id: topic for topic in (newest.topics if newest else ())}
         self._before = {
             (topic.topic_id, part.partition): part
             for topic in (newest.topics if newest else ())
@@ -427,7 +431,7 @@ class _Work:
             TopicBackup(
                 topic.topic,
                 topic.topic_id,
-                max(topic.partition_count, self._counted.get(topic.topic_id, 0)),
+                self._partition_count(topic),
                 dict(topic.properties.values),
                 topic.properties.revision,
                 tuple(found[topic.topic]),
@@ -470,6 +474,17 @@ class _Work:
             now = again
         self.find(BackupFault.UNSTABLE, layout, reason)
         return before
+
+    def _partition_count(self, topic: BackedTopic) -> int:
+        before = self._topics.get(topic.topic_id)
+        return max(topic.partition_count, before.partition_count if before else 0)
+
+    def may_have_compacted(self, topic: BackedTopic) -> bool:
+        """Whether a log may have been compacted since the backup before."""
+        before, now = self._topics.get(topic.topic_id), topic.properties
+        return may_compact(now.values, now.revision) or (
+            before is not None and may_compact(before.config, before.config_revision)
+        )
 
     # -- what partitions report ----------------------------------------------------------------
 
@@ -577,6 +592,12 @@ class _PartitionRun:
 
     def _finish(self, segments: tuple[StoredSegment, ...]) -> PartitionBackup:
         layout, result = self.layout, self.result
+        if not self.work.may_have_compacted(self.topic):
+            segments, missing = with_missing([*self.known.values()], segments)
+            for each in missing:
+                path = layout.path_of(each.base_offset)
+                reason = "is missing between others; the backup keeps what it has of it"
+                self.damaged.append((path, each.base_offset, each.end_offset, reason))
         fresh = {(path, first, reason) for path, first, _, reason in self.damaged} - self.doubted
         if fresh:  # it may be of two moments
             self.doubted |= fresh

@@ -7,9 +7,12 @@ until somebody says that the source has deleted it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
 
+from checkpoints import OVERRIDES_ALONE
 from checkpoints.printable import printable
 from logstore.backup.content import delete_segments, read_commit, read_commits, segments_of
 from logstore.backup.patience import PatientStore
@@ -19,6 +22,7 @@ from logstore.tiers import (
     MalformedManifestError,
     ObjectNotFoundError,
     SegmentKey,
+    StoredSegment,
     TopicBackup,
 )
 from logstore.tiers.keys import COMMITS, LOG, commit_key, parse_commit_key
@@ -103,6 +107,38 @@ def goes_on(before: Iterable[TopicBackup], topics: Iterable[TopicBackup]) -> boo
     return not had or bool(had & has)
 
 
+def may_compact(config: Mapping[str, str], revision: int) -> bool:
+    """Whether compaction may take segments out of the middle of a log with this configuration; so
+    it may where that is not known."""
+    usual = "compact" if revision == OVERRIDES_ALONE else "delete"
+    return "compact" in config.get("cleanup.policy", usual)
+
+
+def with_missing(
+    before: Sequence[StoredSegment], now: Sequence[StoredSegment]
+) -> tuple[tuple[StoredSegment, ...], tuple[StoredSegment, ...]]:
+    """The segments of a log that is not compacted, with those that the source has lost from between
+    two which are as they were; and these alone. Retention takes none but the first."""
+    was = {segment.base_offset: segment for segment in before}
+    found, missing = list[StoredSegment](), list[StoredSegment]()
+    for segment, later in pairwise((*now, None)):
+        assert segment is not None
+        known, known_later = was.get(segment.base_offset), later and was.get(later.base_offset)
+        found.append(segment)
+        if later is None or known is None or known_later is None:
+            continue
+        is_one_log = known.segment_id == segment.segment_id and (
+            known_later.first_batch_crc == later.first_batch_crc
+        )
+        lost = [
+            each for each in before if segment.base_offset < each.base_offset < later.base_offset
+        ]
+        if lost and is_one_log:
+            found[-1:] = replace(segment, end_offset=known.end_offset), *lost
+            missing += lost
+    return tuple(found), tuple(missing)
+
+
 def what_vanished(
     before: BackupCommit, topics: Iterable[TopicBackup]
 ) -> Iterator[str | BackupFinding]:
@@ -131,4 +167,4 @@ def what_vanished(
                     )
 
 
-__all__ = ["goes_on", "prune", "what_vanished"]
+__all__ = ["goes_on", "may_compact", "prune", "what_vanished", "with_missing"]

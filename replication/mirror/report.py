@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ REPORT = "mirror-report.jsonl"
 SEARCHED = 4 << 20  # bytes at the end of the file
 KEPT = 1000  # the latest events, in memory
 REASON_MAX = 2000  # characters
+_NUMBER = re.compile(r"-?\b[0-9a-f]*\d[0-9a-f]*\b")
 
 
 class MirrorEventKind(Enum):
@@ -149,7 +151,7 @@ class MirrorReport:
         first_offset: int = -1,
         end_offset: int = -1,
         **details: object,
-    ) -> None:
+    ) -> MirrorEvent:
         """Write an event, durably.
 
         Raises:
@@ -176,6 +178,7 @@ class MirrorReport:
             self._events.append(event)
             del self._events[:-KEPT]
             self.counts[kind] += 1
+        return event
 
     def add_once(
         self,
@@ -185,14 +188,19 @@ class MirrorReport:
         first_offset: int = -1,
         end_offset: int = -1,
     ) -> None:
-        """As ``add``, unless it is the latest of this kind about that, and not ``over`` since."""
+        """As ``add``, unless it is the latest of this kind about that, but for numbers in its
+        reason, and not ``over`` since."""
         with self._lock:
             last = self._open_events.get((kind, about))
-        if last is not None and (last.reason, last.first_offset) == (reason, first_offset):
+        if (
+            last is not None
+            and last.first_offset == first_offset
+            and _NUMBER.sub("", last.reason) == _NUMBER.sub("", reason)
+        ):
             return
-        self.add(kind, about, reason, first_offset, end_offset)
+        event = self.add(kind, about, reason, first_offset, end_offset)
         with self._lock:
-            self._open_events[kind, about] = self._events[-1]
+            self._open_events[kind, about] = event
 
     def lost_up_to(self, tp: TopicPartition, end: int) -> int:
         """Up to where it says, in any run, that what follows on the end of a log is lost; ``end``
