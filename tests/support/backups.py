@@ -56,6 +56,13 @@ class GrowingSource:
         return sorted((self.path / partition).glob("*.log"))
 
 
+def flip(path: Path, position: int | None = None) -> None:
+    """Flip a bit of a file, in its middle unless it is said where, as a medium may."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if position is None else position] ^= 1
+    path.write_bytes(data)
+
+
 class KilledError(BaseException):
     """Stands for the end of the process: nothing that catches errors catches it."""
 

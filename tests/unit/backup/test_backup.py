@@ -38,7 +38,7 @@ from logstore.tiers import (
 )
 from logstore.tiers.keys import INDEXES, LOG, MANIFEST, commit_key
 from logstore.verify import verify
-from tests.support.backups import GrowingSource, KilledError, Rig, RiggedStore, pauses, quiet
+from tests.support.backups import GrowingSource, KilledError, Rig, RiggedStore, flip, pauses, quiet
 
 
 @pytest.fixture
@@ -169,17 +169,11 @@ def test_what_lies_above_the_high_watermark_is_left_for_later(
 # ---- damage in the source --------------------------------------------------------------------
 
 
-def _flip(log: Path, position: int) -> None:
-    data = bytearray(log.read_bytes())
-    data[position] ^= 1
-    log.write_bytes(data)
-
-
 def test_a_damaged_batch_is_named_and_what_is_whole_is_backed_up(
     source: GrowingSource, store: RiggedStore, tmp_path: Path
 ) -> None:
     first = source.logs()[0]
-    _flip(first, first.stat().st_size // 2)
+    flip(first)
     report = backup(source, store)
     (finding,) = report.findings
     assert finding.fault is BackupFault.DAMAGED
@@ -199,7 +193,7 @@ def test_damage_after_a_backup_costs_nothing_that_was_backed_up(
     last = source.logs()[-1]
     source.write(2, {"orders": 1})
     assert last == source.logs()[-1]  # the open segment grew, so it is read again
-    _flip(last, 70)
+    flip(last, 70)
     report = backup(source, store)
     (finding,) = report.findings
     assert finding.fault is BackupFault.DAMAGED
@@ -378,11 +372,11 @@ def test_a_store_that_always_loses_gets_no_commit(
 def test_a_flip_in_the_middle_needs_a_full_read_back(
     source: GrowingSource, store: RiggedStore
 ) -> None:
-    def flip(operation: str, key: str) -> None:
+    def rot(operation: str, key: str) -> None:
         if operation == "put" and key.endswith(LOG):
             store.flip(key, 100)
 
-    store.after = flip
+    store.after = rot
     with pytest.raises(StoreUnavailableError, match="not whole"):
         backup(source, store, read_back=ReadBack.FULL)
 
@@ -680,7 +674,7 @@ def test_a_source_that_stays_damaged_makes_no_backup_after_backup(
     source: GrowingSource, store: RiggedStore
 ) -> None:
     log = source.logs()[1]
-    _flip(log, log.stat().st_size // 2)
+    flip(log)
     first = backup(source, store)
     assert len(first.findings) == 1
     objects = len(store.objects())
