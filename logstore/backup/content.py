@@ -36,9 +36,9 @@ from logstore.tiers.keys import (
     parse_commit_key,
     parse_key,
 )
-from logstore.tiers.manifest import COMMIT_SIZE_MAX, FACTS_SIZE_MAX, MANIFEST_SIZE_MAX
+from logstore.tiers.manifest import COMMIT_SIZE_MAX, FACTS_SIZE_MAX, MANIFEST_SIZE_MAX, key_of
 
-CLOCKS_APART_MS = 3_600_000
+_CLOCKS_APART_MS = 3_600_000
 """How far the clocks of a store and of this machine may differ."""
 
 _DELETED_AT_ONCE = 1000
@@ -109,16 +109,6 @@ def segments_of(
             yield topic, partition, segment, key_of(topic, partition, segment)
 
 
-def key_of(topic: TopicBackup, partition: PartitionBackup, segment: StoredSegment) -> SegmentKey:
-    return SegmentKey(
-        topic.topic,
-        topic.topic_id,
-        partition.partition,
-        segment.base_offset,
-        segment.segment_id,
-    )
-
-
 def holes(partition: PartitionBackup) -> Iterator[tuple[int, int]]:
     """Offsets between log start and end that no segment has, as ``[first, end)``."""
     reached = partition.log_start_offset
@@ -165,7 +155,7 @@ def read_content(store: PatientStore, commits: Commits) -> StoreContent:
     named = {key: segment for _, _, segment, key in segments_of(commits.newest)}
     seen = dict.fromkeys(named, 0)
     newest = commits.newest
-    since = newest.time_ms - CLOCKS_APART_MS if newest else 0
+    since = newest.time_ms - _CLOCKS_APART_MS if newest else 0
     for listed in store.list():
         parsed = parse_key(listed.key)
         if parsed is None:
@@ -286,7 +276,6 @@ def delete_segments(store: PatientStore, keys: Iterable[SegmentKey]) -> int:
 
 
 __all__ = [
-    "CLOCKS_APART_MS",
     "Commits",
     "NoBackupError",
     "StoreContent",
@@ -295,7 +284,6 @@ __all__ = [
     "faults_in",
     "fits",
     "holes",
-    "key_of",
     "read_commit",
     "read_commits",
     "read_content",

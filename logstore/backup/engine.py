@@ -208,7 +208,7 @@ class Backup:
             self._store, owner, self.options.read_back, ids=self._ids, clock=self._clock
         )
         work = _Work(source, content, writer, report, self.options, self._progress)
-        backed = with_busy(work.run(topics), source.busy, commits.newest)
+        backed = _with_busy(work.run(topics), source.busy, commits.newest)
         report.findings += (
             BackupFinding(BackupFault.UNSTABLE, error.path, error.reason, *tp)
             for tp, error in source.busy.items()
@@ -612,7 +612,7 @@ class _PartitionRun:
             layout.high_watermark,
             end,
             segments,
-            tuple(pair for pair in with_later(self.epochs, segments) if pair[1] <= end),
+            tuple(pair for pair in _with_later(self.epochs, segments) if pair[1] <= end),
         )
         for path, first, last, reason in self.damaged:
             self.work.find(BackupFault.DAMAGED, layout, reason, place=path, first=first, end=last)
@@ -770,7 +770,7 @@ def agrees(stored: Epochs, now: Epochs) -> bool:
     return True
 
 
-def with_later(epochs: Epochs, segments: Iterable[StoredSegment]) -> Epochs:
+def _with_later(epochs: Epochs, segments: Iterable[StoredSegment]) -> Epochs:
     """The epochs of a log, with those that its batches have and its file does not have yet."""
     found = list(epochs)
     for segment in segments:
@@ -778,7 +778,7 @@ def with_later(epochs: Epochs, segments: Iterable[StoredSegment]) -> Epochs:
     return tuple(found)
 
 
-def with_busy(
+def _with_busy(
     topics: list[TopicBackup], busy: Collection[TopicPartition], before: BackupCommit | None
 ) -> list[TopicBackup]:
     """The topics with partitions that could not be listed as the backup before has them."""
@@ -809,6 +809,4 @@ __all__ = [
     "Progress",
     "agrees",
     "keeps_more",
-    "with_busy",
-    "with_later",
 ]

@@ -35,7 +35,7 @@ from checkpoints import (
 )
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
-from logstore.backup.content import NoBackupError, holes, key_of, read_commit, read_commits
+from logstore.backup.content import NoBackupError, holes, read_commit, read_commits
 from logstore.backup.patience import PatientStore
 from logstore.backup.report import BackupFault, BackupFinding
 from logstore.backup.scan import WINDOW, Producers, scan_source
@@ -64,6 +64,7 @@ from logstore.tiers import (
     TopicBackup,
 )
 from logstore.tiers.keys import LOG, commit_key
+from logstore.tiers.manifest import key_of
 
 Progress = Callable[[int, int], None]
 """Bytes restored, bytes in all."""

@@ -52,6 +52,7 @@ from logstore.tiers.manifest import (
     SegmentManifest,
     StoredSegment,
     TopicBackup,
+    key_of,
 )
 from logstore.tiers.sources import (
     UNKNOWN_CRC,
@@ -168,13 +169,7 @@ class BackupLayout:
     def _segment(
         self, topic: TopicBackup, partition: PartitionBackup, stored: StoredSegment
     ) -> RemoteSegment:
-        key = keys.SegmentKey(
-            topic.topic,
-            topic.topic_id,
-            partition.partition,
-            stored.base_offset,
-            stored.segment_id,
-        )
+        key = key_of(topic, partition, stored)
         indexes = f"{self._root}/{key.key(keys.INDEXES)}"
 
         def part(where: IndexPart) -> ByteSource:

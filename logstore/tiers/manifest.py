@@ -495,6 +495,17 @@ class BackupCommit:
         return found
 
 
+def key_of(topic: TopicBackup, partition: PartitionBackup, segment: StoredSegment) -> SegmentKey:
+    """The key of a segment of a backup."""
+    return SegmentKey(
+        topic.topic,
+        topic.topic_id,
+        partition.partition,
+        segment.base_offset,
+        segment.segment_id,
+    )
+
+
 # ---- text ------------------------------------------------------------------------------------
 
 
@@ -545,4 +556,5 @@ __all__ = [
     "SegmentMetadata",
     "StoredSegment",
     "TopicBackup",
+    "key_of",
 ]
