@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -25,7 +25,13 @@ from logstore.backup.content import (
     read_content,
     segments_of,
 )
-from logstore.backup.keeping import goes_on, prune, what_vanished
+from logstore.backup.keeping import (
+    goes_on,
+    may_compact,
+    prune,
+    what_vanished,
+    with_missing,
+)
 from logstore.backup.patience import PATIENT, Patience, PatientStore, Pause, wait
 from logstore.backup.report import BackupFault, BackupFinding, BackupReport, PartitionResult
 from logstore.backup.scan import (
@@ -45,7 +51,6 @@ from logstore.backup.source import (
     BackupSource,
     SourceOwner,
     committed_end,
-    leader_epochs,
     log_config,
 )
 from logstore.backup.writer import (
@@ -68,8 +73,8 @@ from logstore.common.random_id import RandomId, random_id
 from logstore.directory.errors import ListingOutdatedError
 from logstore.directory.listing import ListedSegment, PartitionLayout
 from logstore.directory.segment_index import SegmentIndex
+from logstore.directory.tiered import leader_epochs
 from logstore.format.reader import MAX_OFFSET
-from logstore.storage.base import File
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import Paths, each_path
 from logstore.tiers import (
@@ -403,9 +408,7 @@ class _Work:
         self._lock = threading.Lock()
         self._done = self._total = 0
         newest = content.commits.newest
-        self._counted = {
-            topic.topic_id: topic.partition_count for topic in (newest.topics if newest else ())
-        }
+        self._topics = {topic.topic_id: topic for topic in (newest.topics if newest else ())}
         self._before = {
             (topic.topic_id, part.partition): part
             for topic in (newest.topics if newest else ())
@@ -428,7 +431,7 @@ class _Work:
             TopicBackup(
                 topic.topic,
                 topic.topic_id,
-                max(topic.partition_count, self._counted.get(topic.topic_id, 0)),
+                self._partition_count(topic),
                 dict(topic.properties.values),
                 topic.properties.revision,
                 tuple(found[topic.topic]),
@@ -471,6 +474,17 @@ class _Work:
             now = again
         self.find(BackupFault.UNSTABLE, layout, reason)
         return before
+
+    def _partition_count(self, topic: BackedTopic) -> int:
+        before = self._topics.get(topic.topic_id)
+        return max(topic.partition_count, before.partition_count if before else 0)
+
+    def may_have_compacted(self, topic: BackedTopic) -> bool:
+        """Whether a log may have been compacted since the backup before."""
+        before, now = self._topics.get(topic.topic_id), topic.properties
+        return may_compact(now.values, now.revision) or (
+            before is not None and may_compact(before.config, before.config_revision)
+        )
 
     # -- what partitions report ----------------------------------------------------------------
 
@@ -522,7 +536,7 @@ class _PartitionRun:
         self.work, self.pool, self.topic, self.layout = work, pool, topic, layout
         self.to = Destination(topic.topic, topic.topic_id, layout.partition)
         self.config = log_config(topic.properties)
-        self.epochs = leader_epochs(layout, work.note)
+        self.epochs = leader_epochs(layout.uri, work.note)
         self.limit = committed_end(layout)
         self.producers = Producers()
         self.known = {
@@ -578,6 +592,12 @@ class _PartitionRun:
 
     def _finish(self, segments: tuple[StoredSegment, ...]) -> PartitionBackup:
         layout, result = self.layout, self.result
+        if not self.work.may_have_compacted(self.topic):
+            segments, missing = with_missing([*self.known.values()], segments)
+            for each in missing:
+                path = layout.path_of(each.base_offset)
+                reason = "is missing between others; the backup keeps what it has of it"
+                self.damaged.append((path, each.base_offset, each.end_offset, reason))
         fresh = {(path, first, reason) for path, first, _, reason in self.damaged} - self.doubted
         if fresh:  # it may be of two moments
             self.doubted |= fresh
@@ -674,7 +694,7 @@ class _PartitionRun:
         if self.producers.offset != base:
             self._producers_at(base)
         path = self.layout.path_of(base)
-        with self.work.scans, self._opened(segment) as file:
+        with self.work.scans, closing(self.layout.open(base)) as file:
             try:
                 scanned = scan_source(file, path, base, size, self.config, self.producers)
             except CorruptBatchError as error:  # a marker that says nothing
@@ -698,15 +718,10 @@ class _PartitionRun:
         self.producers.start(first, snapshot)
         for segment in segments:
             if first <= segment.base_offset < base:
-                with self._opened(segment) as file:
+                with closing(self.layout.open(segment.base_offset)) as file:
                     path = self.layout.path_of(segment.base_offset)
                     replay_source(file, path, segment.base_offset, segment.size, self.producers)
         self.producers.offset = base
-
-    @contextmanager
-    def _opened(self, segment: ListedSegment) -> Iterator[File]:
-        with closing(self.layout.open(segment.base_offset)) as file:
-            yield file
 
     def _submit(
         self, segment: ListedSegment, scanned: ScannedSegment, end: int, closed: bool

@@ -7,11 +7,14 @@ until somebody says that the source has deleted it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
 
+from checkpoints import OVERRIDES_ALONE
 from checkpoints.printable import printable
-from logstore.backup.content import objects_of, read_commit, read_commits, segments_of
+from logstore.backup.content import delete_segments, read_commit, read_commits, segments_of
 from logstore.backup.patience import PatientStore
 from logstore.backup.report import BackupFault, BackupFinding, BackupReport
 from logstore.tiers import (
@@ -19,11 +22,10 @@ from logstore.tiers import (
     MalformedManifestError,
     ObjectNotFoundError,
     SegmentKey,
+    StoredSegment,
     TopicBackup,
 )
 from logstore.tiers.keys import COMMITS, LOG, commit_key, parse_commit_key
-
-_DELETED_AT_ONCE = 1000
 
 
 def prune(store: PatientStore, keep: int, report: BackupReport, *, drop_deleted: bool) -> None:
@@ -58,10 +60,7 @@ def prune(store: PatientStore, keep: int, report: BackupReport, *, drop_deleted:
     store.delete([commit_key(number) for number in sorted(numbers)])
     kept |= _named_since(store, listed)
     doomed = dropped - kept
-    objects = objects_of(sorted(doomed))
-    for start in range(0, len(objects), _DELETED_AT_ONCE):
-        store.delete(objects[start : start + _DELETED_AT_ONCE])
-    report.pruned = len(numbers) + len(objects)
+    report.pruned = len(numbers) + delete_segments(store, sorted(doomed))
     for key in sorted(doomed & _named_since(store, listed) if doomed else ()):
         reason = "a backup that was made meanwhile took it; the next run puts it again"
         report.findings.append(BackupFinding(BackupFault.MISSING, key.key(LOG), reason))
@@ -89,7 +88,7 @@ def _further(commit: BackupCommit, reached: dict[tuple[uuid.UUID, int], int]) ->
         place = topic.topic_id, part.partition
         if part.end_offset > reached.get(place, part.log_start_offset):
             found.append(printable(str(tp)))
-            reached[place] = part.end_offset
+        reached[place] = max(part.end_offset, reached.get(place, 0))
     return found
 
 
@@ -106,6 +105,38 @@ def goes_on(before: Iterable[TopicBackup], topics: Iterable[TopicBackup]) -> boo
         for each in (before, topics)
     )
     return not had or bool(had & has)
+
+
+def may_compact(config: Mapping[str, str], revision: int) -> bool:
+    """Whether compaction may take segments out of the middle of a log with this configuration; so
+    it may where that is not known."""
+    usual = "compact" if revision == OVERRIDES_ALONE else "delete"
+    return "compact" in config.get("cleanup.policy", usual)
+
+
+def with_missing(
+    before: Sequence[StoredSegment], now: Sequence[StoredSegment]
+) -> tuple[tuple[StoredSegment, ...], tuple[StoredSegment, ...]]:
+    """The segments of a log that is not compacted, with those that the source has lost from between
+    two which are as they were; and these alone. Retention takes none but the first."""
+    was = {segment.base_offset: segment for segment in before}
+    found, missing = list[StoredSegment](), list[StoredSegment]()
+    for segment, later in pairwise((*now, None)):
+        assert segment is not None
+        known, known_later = was.get(segment.base_offset), later and was.get(later.base_offset)
+        found.append(segment)
+        if later is None or known is None or known_later is None:
+            continue
+        is_one_log = known.segment_id == segment.segment_id and (
+            known_later.first_batch_crc == later.first_batch_crc
+        )
+        lost = [
+            each for each in before if segment.base_offset < each.base_offset < later.base_offset
+        ]
+        if lost and is_one_log:
+            found[-1:] = replace(segment, end_offset=known.end_offset), *lost
+            missing += lost
+    return tuple(found), tuple(missing)
 
 
 def what_vanished(
@@ -136,4 +167,4 @@ def what_vanished(
                     )
 
 
-__all__ = ["goes_on", "prune", "what_vanished"]
+__all__ = ["goes_on", "may_compact", "prune", "what_vanished", "with_missing"]

@@ -52,7 +52,7 @@ from logstore.format.reader import MAX_OFFSET
 from logstore.kernels import crc32c
 from logstore.log import run_inline
 from logstore.manager import LogManager, ManagerOwner
-from logstore.storage.base import Storage
+from logstore.storage.base import File, Storage
 from logstore.storage.local import LocalStorage
 from logstore.tiers import (
     BackupCommit,
@@ -438,7 +438,8 @@ class _Restore:
         there are none.
 
         Checksums of batches do not cover all of their bytes. So none is kept if the damage does not
-        show in one, or if the epochs are not those of the backup.
+        show in one, or if the epochs are not those of the backup; and none from where an offset
+        does not follow on, as it does unless compaction took what was there.
         """
         base, producers = segment.base_offset, Producers()
         producers.start(base, None)
@@ -449,9 +450,10 @@ class _Restore:
                 return base
             if [epoch for epoch, _ in found.epochs] != [epoch for epoch, _ in epochs]:
                 return base
-            file.truncate(found.size)
+            size, end = _following_on(file, path, base, found.size)
+            file.truncate(size)
             file.sync()
-        return found.end_offset
+        return end
 
     def _write(self, path: str, key: str, segment: StoredSegment) -> str | None:
         """Write an object to a file. Returns what is wrong with it, None if nothing is."""
@@ -625,6 +627,18 @@ class _Restore:
             MetaPropertiesFile(own, self._storage).write(meta, self._clock.wall_ms())
         with suppress(FileNotFoundError):
             self._storage.remove(os.path.join(staging, _LOCK))
+
+
+def _following_on(file: File, path: str, base: int, size: int) -> tuple[int, int]:
+    """The byte and the offset where the batches from ``base`` on end, or leave one out."""
+    position, end = 0, base
+    for _, start, table in Windows(file, path, 0, size, window=WINDOW).tables(BatchTable):
+        columns = ("position", "size", "base_offset", "last_offset")
+        for at, length, first, last in zip(*map(table.cells, columns), strict=True):
+            if first != end:
+                return position, end
+            position, end = start + at + length, last + 1
+    return position, end
 
 
 def _planned_end(plan: PartitionPlan) -> int:

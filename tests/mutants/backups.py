@@ -53,6 +53,11 @@ def what_the_source_lacks_is_dropped(patch: MonkeyPatch) -> None:
 
 
 @mutant()
+def what_the_source_lost_leaves_the_backup(patch: MonkeyPatch) -> None:
+    patch.setattr(engine, "with_missing", lambda before, now: (now, ()))
+
+
+@mutant()
 def what_the_store_has_is_believed(patch: MonkeyPatch) -> None:
     patch.setattr(Backup, "_read_what_is_there", lambda *_: None)
 

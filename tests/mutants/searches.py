@@ -671,6 +671,10 @@ OF_BACKUPS: list[tuple[str, Test]] = [
         _beside(test_backup.test_the_last_backup_of_what_the_source_lacks_is_never_dropped),
     ),
     (
+        "what-the-source-lost-leaves-the-backup",
+        _beside(test_backup.test_a_segment_that_the_source_lost_stays_in_the_backup),
+    ),
+    (
         "what-the-store-has-is-believed",
         _beside(test_backup.test_what_rots_in_the_store_is_put_again_once_it_is_read),
     ),

@@ -38,7 +38,16 @@ from logstore.tiers import (
 )
 from logstore.tiers.keys import INDEXES, LOG, MANIFEST, commit_key
 from logstore.verify import verify
-from tests.support.backups import GrowingSource, KilledError, Rig, RiggedStore, flip, pauses, quiet
+from tests.support.backups import (
+    SMALL,
+    GrowingSource,
+    KilledError,
+    Rig,
+    RiggedStore,
+    flip,
+    pauses,
+    quiet,
+)
 
 
 @pytest.fixture
@@ -702,6 +711,46 @@ def test_the_last_backup_of_what_the_source_lacks_is_never_dropped(
     assert check_store(store).whole
     backup(source, store, keep=1, drop_deleted=True)
     assert check_store(store).backups == [3]
+
+
+def test_a_partition_that_retention_has_emptied_reaches_as_far_as_it_did(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    """An idle topic ends so, and nothing that a disk may have lost is missing of it."""
+    backup(source, store)
+    with source.open() as manager:
+        log = manager.get("orders", 0)
+        log.delete_records(log.log_end_offset)
+    report = backup(source, store, keep=1)
+    assert report.pruned > 0
+    assert check_store(store).backups == [2]
+
+
+def test_a_segment_that_the_source_lost_stays_in_the_backup(
+    source: GrowingSource, store: RiggedStore, tmp_path: Path
+) -> None:
+    """Retention takes none from the middle of a log, so nothing explains it."""
+    backup(source, store)
+    shutil.copytree(source.path, tmp_path / "sound")
+    lost = source.logs()[1]
+    lost.unlink()
+    for number in range(2):
+        report = backup(source, store, keep=1)
+        found = [(each.fault, each.place, each.first) for each in report.findings]
+        assert found == [(BackupFault.DAMAGED, str(lost), int(lost.stem))]
+        assert_equal(tmp_path / "sound", store, tmp_path / f"back-{number}")
+
+
+def test_a_segment_that_compaction_took_leaves_the_backup(
+    source: GrowingSource, store: RiggedStore
+) -> None:
+    backup(source, store)
+    with source.open() as manager:
+        manager.alter_topic("orders", SMALL | {"cleanup.policy": "compact"})
+    source.logs()[1].unlink()
+    report = backup(source, store, keep=1)
+    assert report.whole
+    assert report.pruned > 0
 
 
 def test_a_source_with_nothing_in_it_does_not_follow_a_backup(

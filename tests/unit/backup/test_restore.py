@@ -232,6 +232,19 @@ def test_lossy_keeps_nothing_if_no_checksum_shows_the_damage(
     assert finding.first == batches[0].base_offset
 
 
+@pytest.mark.slow
+def test_lossy_keeps_no_batch_whose_offset_does_not_follow_on(
+    store: RiggedStore, tmp_path: Path
+) -> None:
+    """The checksum of a batch does not cover its offset, and another one may be damaged, too."""
+    key = next(key for key in store.objects(LOG) if key.startswith("orders-"))
+    batches = list(iter_batches(store.store.get(key)))
+    store.flip(key, batches[2].position + 7)
+    store.flip(key, batches[4].position + 40)
+    (finding,) = restore(store, tmp_path / "back", RestoreOptions(lossy=True)).findings
+    assert finding.first == batches[2].base_offset
+
+
 def test_damaged_indexes_do_no_harm_because_they_are_made_anew(
     store: RiggedStore, tmp_path: Path
 ) -> None:

@@ -295,6 +295,15 @@ class TestWhatIsNotAppended:
         assert stage.events() == [("refused", 1, 1)]
         assert reason in stage.report.events[0].reason
 
+    def test_a_refusal_whose_numbers_change_is_said_once(self) -> None:
+        """It is asked for again each second, and each line is synced."""
+        stage = following((1, 1), epoch=1)
+        stage.exchange()
+        for high_watermark in (-1, -2, -30):
+            stage.reply(fetched(high_watermark=high_watermark, records=batch(1, epoch=1)))
+            stage.runtime.advance(10_000)
+        assert stage.events() == [("refused", 1, 1)]
+
     def test_a_batch_over_our_end_does_not_begin_the_log_again(self) -> None:
         """A broker would: its leader's log may start inside of a batch. Here one answer would have
         destroyed all that is mirrored."""
