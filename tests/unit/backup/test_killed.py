@@ -44,7 +44,7 @@ def test_kill_9_at_a_put_loses_nothing_and_the_next_run_goes_on(
     logstore("verify", str(source.path), str(tmp_path / "back"))
 
 
-@pytest.mark.parametrize("segments", [10, 100, 10_000])
+@pytest.mark.parametrize("segments", [10, 100, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_store_of_many_segments_takes_no_more_requests(segments: int) -> None:
     """Two listings, of which a store makes a page for each 1,000 objects, and the commit."""
     store = RiggedStore()
