@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +11,11 @@ from typing import Any
 import mirror_peers
 import pytest
 import s3_server
-from server_peers import ROOT
 from spark_data import make_directory
 from workloads import ROUNDS, rates, scaled
 
 SIZE, SEGMENT_BYTES = scaled(1_000_000_000, 8_000_000), scaled(128 << 20, 1 << 20)
 number = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    """On the disk of the project, not on a tmpfs."""
-    path = ROOT / ".cache" / f"bench-backup-{os.getpid()}"
-    path.mkdir(parents=True)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

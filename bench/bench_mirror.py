@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any
 
 import mirror_peers
 import pytest
-from server_peers import ROOT, Peer, cpu_seconds, kafka, resident_mb
+from server_peers import Peer, cpu_seconds, kafka, resident_mb
 from workloads import ROUNDS, rates, scaled
 
 TOPIC, PARTITIONS = "copied", 4
@@ -27,15 +26,6 @@ MB = COUNT * 1024 / 1e6
 MANY, TOPICS = scaled(1000, 10), 5  # a topic of 1,000 is not ready in time
 IDLE_S, SETTLE_S = scaled(20, 2), scaled(10, 3)
 number = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    """On the disk of the project, not on a tmpfs."""
-    path = ROOT / ".cache" / f"bench-mirror-{os.getpid()}"
-    path.mkdir(parents=True)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +68,7 @@ def test_mirror(benchmark: Any, claim: Any, directory: Path, source: Peer) -> No
         goal=0.9,
         note=f"its fetches alone {max(fetches):.0f}",
     )
-    with mirror_peers.target_kafka(directory / "target") as target:
+    with kafka(directory / "target") as target:
         before = cpu_seconds(target.pid)
         wall, cpu = mirror_peers.mirror_maker(source, target, TOPIC, PARTITIONS, COUNT, directory)
         writing = cpu_seconds(target.pid) - before
@@ -134,9 +124,8 @@ def test_idle_mirror(benchmark: Any, claim: Any, directory: Path, source: Peer) 
 def running_mirror(source: Peer, copy: Path, pattern: str) -> Iterator[subprocess.Popen[bytes]]:
     args = ["mirror", "--from", source.address, "--dir", copy, "--topics", pattern]
     command = mirror_peers.logstore_command(*args)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with copy.with_suffix(".out").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=mirror_peers.environment())
     try:
         yield process
         process.send_signal(signal.SIGTERM)

@@ -43,16 +43,6 @@ MB = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    import shutil
-
-    path = ROOT / ".cache" / f"bench-server-{os.getpid()}"
-    path.mkdir(parents=True)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
 def peers(directory: Path) -> Iterator[list[Peer]]:
     """Ours and Kafka."""
     with ours(directory / "ours") as logstore, kafka(directory / "kafka") as theirs:

@@ -27,6 +27,15 @@ def disk() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def directory(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A fresh directory for all of a module, on the disk of the project, not on a tmpfs."""
+    path = ROOT / ".cache" / f"{Path(request.node.name).stem}-{os.getpid()}"
+    path.mkdir(parents=True)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Any:
     """The front of Kafka's own classes, as the peer. Without a JDK and Maven the run fails."""

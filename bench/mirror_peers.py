@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,13 +40,18 @@ def run(command: list[str], output: Path, **more: str) -> Ran:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "", **more},
+            env=environment(**more),
         )
         _, status, usage = os.wait4(process.pid, 0)
     wall, printed = time.perf_counter() - begun, output.read_text(errors="replace")
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, (command, process.returncode, printed[-4000:])
     return Ran(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000, printed)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Of a process of this tree's code, which is compiled once."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "", **more}
 
 
 def logstore_command(*args: object) -> list[str]:
@@ -94,17 +97,6 @@ def consumer_perf(source: Peer, topic: str, count: int) -> tuple[float, float]:
     fields = [each.strip() for each in answer.stdout.strip().splitlines()[-1].split(",")]
     assert int(fields[4]) == count, answer.stdout
     return float(fields[3]) * 1.048576, float(fields[8]) * 1.048576
-
-
-@contextlib.contextmanager
-def target_kafka(directory: Path) -> Iterator[Peer]:
-    """Where MirrorMaker copies to; its clients are others than those of the source."""
-    import broker  # of tests/interop
-
-    with broker.KafkaBroker(
-        directory, overrides={"log.cleaner.enable": "false"}, heap="1g", jvm_options=KAFKA_JVM
-    ) as running:
-        yield Peer("Kafka", int(running.bootstrap.rpartition(":")[2]), running.pid)
 
 
 def mirror_maker(

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from logstore.backup.content import (
     Commits,
     NoBackupError,
+    delete_segments,
     fault_of,
     faults_in,
     fits,
     holes,
-    objects_of,
     read_commit,
     read_commits,
     segments_of,
@@ -48,7 +48,6 @@ from logstore.tiers.manifest import FACTS_SIZE_MAX
 
 DAY_MS = 86_400_000
 _AT_ONCE = 6
-_DELETED_AT_ONCE = 1000
 
 Progress = Callable[[int, int], None]
 """Bytes read, bytes in all."""
@@ -256,15 +255,16 @@ class _Check:
     def _orphans(self, unnamed: list[_Unnamed], newest: BackupCommit) -> None:
         """Judge what no commit names; a backup may have ended since, and named it."""
         self._take_commits(read_commits(self._store))
-        if self._report.findings and self._options.delete:
-            unread = [f for f in self._report.findings if f.place.startswith(_COMMIT_FOLDER)]
-            if any(finding.fault is BackupFault.MALFORMED for finding in unread):
-                self._report.notes.append(
-                    "nothing is deleted: a backup cannot be read, and may name any object"
-                )
-                self._judge(unnamed, newest, delete=False)
-                return
-        self._judge(unnamed, newest, delete=self._options.delete)
+        delete = self._options.delete
+        if delete and any(
+            finding.fault is BackupFault.MALFORMED and finding.place.startswith(_COMMIT_FOLDER)
+            for finding in self._report.findings
+        ):
+            delete = False
+            self._report.notes.append(
+                "nothing is deleted: a backup cannot be read, and may name any object"
+            )
+        self._judge(unnamed, newest, delete=delete)
 
     def _judge(self, unnamed: list[_Unnamed], newest: BackupCommit, *, delete: bool) -> None:
         ids = {topic.topic: topic.topic_id for topic in newest.topics}
@@ -294,9 +294,7 @@ class _Check:
         doomed = [key for key in doomed if key not in taken]
         there = dict(unnamed)
         self._report.deleted += (found.key for key in doomed for found in there[key].values())
-        gone = objects_of(doomed)
-        for start in range(0, len(gone), _DELETED_AT_ONCE):
-            self._store.delete(gone[start : start + _DELETED_AT_ONCE])
+        delete_segments(self._store, doomed)
         if young:
             self._report.notes.append(
                 f"{sum(young.values())} objects are named by no backup and too young to be "

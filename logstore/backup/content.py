@@ -41,6 +41,8 @@ from logstore.tiers.manifest import COMMIT_SIZE_MAX, FACTS_SIZE_MAX, MANIFEST_SI
 CLOCKS_APART_MS = 3_600_000
 """How far the clocks of a store and of this machine may differ."""
 
+_DELETED_AT_ONCE = 1000
+
 
 class NoBackupError(LogstoreError):
     """A store has no backup, or not the one that was asked for."""
@@ -274,11 +276,13 @@ def _small_faults(
         yield BackupFault.MISSING, place, error.reason
 
 
-def objects_of(keys: Iterable[SegmentKey]) -> list[str]:
-    """The objects of segments in the order in which they are deleted: the manifest first, so that
-    no reader sees half a segment."""
-    suffixes = (MANIFEST, FACTS, INDEXES, LOG)
-    return [key.key(suffix) for key in keys for suffix in suffixes]
+def delete_segments(store: PatientStore, keys: Iterable[SegmentKey]) -> int:
+    """Delete the objects of segments, each manifest first, so that no reader sees half a segment.
+    Returns how many."""
+    objects = [key.key(suffix) for key in keys for suffix in (MANIFEST, FACTS, INDEXES, LOG)]
+    for start in range(0, len(objects), _DELETED_AT_ONCE):
+        store.delete(objects[start : start + _DELETED_AT_ONCE])
+    return len(objects)
 
 
 __all__ = [
@@ -286,12 +290,12 @@ __all__ = [
     "Commits",
     "NoBackupError",
     "StoreContent",
+    "delete_segments",
     "fault_of",
     "faults_in",
     "fits",
     "holes",
     "key_of",
-    "objects_of",
     "read_commit",
     "read_commits",
     "read_content",

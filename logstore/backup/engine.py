@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -51,7 +51,6 @@ from logstore.backup.source import (
     BackupSource,
     SourceOwner,
     committed_end,
-    leader_epochs,
     log_config,
 )
 from logstore.backup.writer import (
@@ -74,8 +73,8 @@ from logstore.common.random_id import RandomId, random_id
 from logstore.directory.errors import ListingOutdatedError
 from logstore.directory.listing import ListedSegment, PartitionLayout
 from logstore.directory.segment_index import SegmentIndex
+from logstore.directory.tiered import leader_epochs
 from logstore.format.reader import MAX_OFFSET
-from logstore.storage.base import File
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import Paths, each_path
 from logstore.tiers import (
@@ -537,7 +536,7 @@ class _PartitionRun:
         self.work, self.pool, self.topic, self.layout = work, pool, topic, layout
         self.to = Destination(topic.topic, topic.topic_id, layout.partition)
         self.config = log_config(topic.properties)
-        self.epochs = leader_epochs(layout, work.note)
+        self.epochs = leader_epochs(layout.uri, work.note)
         self.limit = committed_end(layout)
         self.producers = Producers()
         self.known = {
@@ -695,7 +694,7 @@ class _PartitionRun:
         if self.producers.offset != base:
             self._producers_at(base)
         path = self.layout.path_of(base)
-        with self.work.scans, self._opened(segment) as file:
+        with self.work.scans, closing(self.layout.open(base)) as file:
             try:
                 scanned = scan_source(file, path, base, size, self.config, self.producers)
             except CorruptBatchError as error:  # a marker that says nothing
@@ -719,15 +718,10 @@ class _PartitionRun:
         self.producers.start(first, snapshot)
         for segment in segments:
             if first <= segment.base_offset < base:
-                with self._opened(segment) as file:
+                with closing(self.layout.open(segment.base_offset)) as file:
                     path = self.layout.path_of(segment.base_offset)
                     replay_source(file, path, segment.base_offset, segment.size, self.producers)
         self.producers.offset = base
-
-    @contextmanager
-    def _opened(self, segment: ListedSegment) -> Iterator[File]:
-        with closing(self.layout.open(segment.base_offset)) as file:
-            yield file
 
     def _submit(
         self, segment: ListedSegment, scanned: ScannedSegment, end: int, closed: bool

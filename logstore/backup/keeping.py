@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from checkpoints import OVERRIDES_ALONE
 from checkpoints.printable import printable
-from logstore.backup.content import objects_of, read_commit, read_commits, segments_of
+from logstore.backup.content import delete_segments, read_commit, read_commits, segments_of
 from logstore.backup.patience import PatientStore
 from logstore.backup.report import BackupFault, BackupFinding, BackupReport
 from logstore.tiers import (
@@ -26,8 +26,6 @@ from logstore.tiers import (
     TopicBackup,
 )
 from logstore.tiers.keys import COMMITS, LOG, commit_key, parse_commit_key
-
-_DELETED_AT_ONCE = 1000
 
 
 def prune(store: PatientStore, keep: int, report: BackupReport, *, drop_deleted: bool) -> None:
@@ -62,10 +60,7 @@ def prune(store: PatientStore, keep: int, report: BackupReport, *, drop_deleted:
     store.delete([commit_key(number) for number in sorted(numbers)])
     kept |= _named_since(store, listed)
     doomed = dropped - kept
-    objects = objects_of(sorted(doomed))
-    for start in range(0, len(objects), _DELETED_AT_ONCE):
-        store.delete(objects[start : start + _DELETED_AT_ONCE])
-    report.pruned = len(numbers) + len(objects)
+    report.pruned = len(numbers) + delete_segments(store, sorted(doomed))
     for key in sorted(doomed & _named_since(store, listed) if doomed else ()):
         reason = "a backup that was made meanwhile took it; the next run puts it again"
         report.findings.append(BackupFinding(BackupFault.MISSING, key.key(LOG), reason))

@@ -83,7 +83,7 @@ class PatientStore:
         self._pause = pause
         self._lock = threading.Lock()
         self.requests: Counter[str] = Counter()
-        self.retries = self.hung = self.bytes_put = 0
+        self.retries = self.hung = 0
         self._told = 0  # the most tries of one request that a warning told of: few lines in all
 
     @property
@@ -109,13 +109,10 @@ class PatientStore:
             self.store.put(key, parts(), size, only_if_absent=only_if_absent)
 
         self._repeated("put", key, size, call)
-        with self._lock:
-            self.bytes_put += size
 
-    def get(self, key: str, start: int = 0, size: int = -1, *, expected: int = 0) -> bytes:
-        """A range of an object. ``expected`` is how many bytes will come, if ``size`` is −1."""
-        wanted = max(size, expected)
-        return self._repeated("get", key, wanted, lambda: self.store.get(key, start, size))
+    def get(self, key: str, start: int = 0, size: int = -1) -> bytes:
+        """A range of an object."""
+        return self._repeated("get", key, max(size, 0), lambda: self.store.get(key, start, size))
 
     def delete(self, keys: Collection[str]) -> None:
         if keys:

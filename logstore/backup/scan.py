@@ -6,7 +6,6 @@ built anew from the ``.log``, as recovery does, while its checksums are checked.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from logstore.format.producer_snapshot import SIZE_MAX, decode_snapshot, encode_
 from logstore.kernels import HEADER_SIZE, SCAN_REASONS, crc32c
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import scan_segment
-from logstore.storage.base import File, Storage
+from logstore.storage.base import File
 from logstore.storage.memory import MemoryStorage
 from logstore.storage.uri import join_uri, open_storage
 
@@ -157,19 +156,12 @@ class Producers:
         return data
 
 
-def locate(layout: PartitionLayout, name: str) -> tuple[Storage, str]:
-    """The storage of a file beside the segments of a log, and the path there."""
-    if layout.storage is not None:
-        return layout.storage, os.path.join(layout.uri, name)
-    return open_storage(join_uri(layout.uri, name))
-
-
 def read_snapshot(layout: PartitionLayout, offset: int) -> bytes | None:
     """The producer snapshot of the source at ``offset``; None where there is no sound one."""
     if offset not in layout.snapshots:
         return None
     name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
-    storage, path = locate(layout, name)
+    storage, path = open_storage(join_uri(layout.uri, name))
     try:
         data = storage.read_file(path, SIZE_MAX)
         decode_snapshot(data, path)
@@ -319,7 +311,6 @@ __all__ = [
     "crc_of",
     "ends_at",
     "last_position",
-    "locate",
     "parts_of",
     "read_snapshot",
     "replay_source",

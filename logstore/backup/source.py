@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from checkpoints import (
-    LEADER_EPOCH,
     META_PROPERTIES,
     OVERRIDES_ALONE,
     TOPIC_PROPERTIES,
-    LeaderEpochCheckpoint,
     MalformedCheckpointError,
     MetaPropertiesFile,
     TopicPartition,
@@ -27,7 +25,6 @@ from checkpoints import (
     topic_id_from_text,
 )
 from checkpoints.printable import printable
-from logstore.backup.scan import locate
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError, ResourceBusyError
 from logstore.directory.errors import NotALogDirectoryError
@@ -37,7 +34,6 @@ from logstore.directory.positions import with_rolls
 from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage.uri import join_uri, open_storage, shown
-from logstore.tiers.manifest import Epochs
 
 _NO_ID = uuid.UUID("5f3ec9d6-7c5b-5c0e-9f0a-4c2b4a0c7d11")
 """The namespace of ids for topics that have none, as those of a Kafka before 2.8."""
@@ -179,7 +175,7 @@ class BackupSource:
         return wanted
 
     def _properties(self, layout: PartitionLayout) -> TopicProperties:
-        storage, path = locate(layout, TOPIC_PROPERTIES)
+        storage, path = open_storage(join_uri(layout.uri, TOPIC_PROPERTIES))
         try:
             found = TopicPropertiesFile(path, storage).read()
         except MalformedCheckpointError as error:
@@ -214,21 +210,6 @@ def log_config(properties: TopicProperties) -> LogConfig:
         return LogConfig()
 
 
-def leader_epochs(layout: PartitionLayout, note: Note) -> Epochs:
-    """The entries of ``leader-epoch-checkpoint`` that ascend; none where it is damaged."""
-    storage, path = locate(layout, LEADER_EPOCH)
-    try:
-        entries = LeaderEpochCheckpoint(path, storage).read()
-    except MalformedCheckpointError as error:
-        note(f"taken as missing: {error}")
-        return ()
-    found: list[tuple[int, int]] = []
-    for epoch, start in entries:
-        if not found or (epoch > found[-1][0] and start >= found[-1][1]):
-            found.append((epoch, start))
-    return tuple(found)
-
-
 def committed_end(layout: PartitionLayout) -> int:
     """The offset up to which a backup reads: the high watermark on file, if there is one."""
     return MAX_OFFSET if layout.high_watermark == UNKNOWN else layout.high_watermark
@@ -239,6 +220,5 @@ __all__ = [
     "BackupSource",
     "SourceOwner",
     "committed_end",
-    "leader_epochs",
     "log_config",
 ]

@@ -8,7 +8,7 @@ that begins there. Both places must have the same history, and together all of i
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
@@ -137,8 +137,10 @@ def _epoch(epochs: Epochs, offset: int) -> int:
     return epochs[bisect_right(epochs, offset, key=lambda entry: entry[1]) - 1][0]
 
 
-def leader_epochs(uri: str) -> Epochs:
+def leader_epochs(uri: str, note: Callable[[str], None] = logger.warning) -> Epochs:
     """The entries of ``leader-epoch-checkpoint`` as far as they ascend; none without the file.
+
+    ``note`` is told of a damaged file, which is taken as missing.
 
     Raises:
         OSError: the medium refused.
@@ -147,7 +149,7 @@ def leader_epochs(uri: str) -> Epochs:
     try:
         entries = LeaderEpochCheckpoint(path, storage).read()
     except MalformedCheckpointError as error:
-        logger.warning("taken as missing: %s", error)
+        note(f"taken as missing: {error}")
         return ()
     ascending: list[tuple[int, int]] = []
     for epoch, start in entries:
@@ -225,7 +227,7 @@ def _first_header(layout: PartitionLayout, base_offset: int) -> bytes:
 def in_tier(split: Split, spare: Spare, settings: ReadSettings) -> list[Split]:
     """What to read in the tier in place of a split whose segment retention has deleted.
 
-    None if it is not there and failOnDataLoss is off.
+    Nothing if it is not there and failOnDataLoss is off.
 
     Raises:
         DataLossError: the tier does not have the same batches.

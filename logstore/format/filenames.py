@@ -39,6 +39,7 @@ LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_STOP = "clean-stop"  # our own, as the next one; Kafka ignores them
 MOVED_FROM = "moved-from"
+BACKUPS = "logstore-backup"  # of a store of backups: the folder that lists them
 
 MAX_DIR_NAME = 255
 MAX_TOPIC_NAME = 249

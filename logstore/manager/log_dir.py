@@ -53,7 +53,6 @@ from logstore.storage.base import DirLock, FileKind, Storage
 logger = get_logger(__name__)
 
 LOCK = ".lock"
-_BACKUPS = "logstore-backup"  # the folder of a store of backups that lists them
 _A_BACKUP = (
     "this is a store of backups, which is only read: logstore restore makes a log directory of it"
 )
@@ -195,7 +194,7 @@ class LogDir:
             if storage.info(path) is None:
                 storage.make_dir(path)
             is_new = storage.info(posixpath.join(path, META_PROPERTIES)) is None
-            if is_new and storage.info(posixpath.join(path, _BACKUPS)) is not None:
+            if is_new and storage.info(posixpath.join(path, filenames.BACKUPS)) is not None:
                 raise StorageFailedError(path, "open", _A_BACKUP)
             if is_new:
                 storage.sync_dir(os.path.dirname(os.path.normpath(path)) or ".")

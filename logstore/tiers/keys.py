@@ -22,7 +22,7 @@ MANIFEST: Final = ".rsm-manifest"
 SEGMENT_SUFFIXES: Final = (LOG, INDEXES, FACTS, MANIFEST)
 """In the order in which they are put: the manifest is the commit of the segment."""
 
-COMMITS: Final = "logstore-backup"
+COMMITS: Final = filenames.BACKUPS
 """The folder of commits, one for each whole backup."""
 
 COMMIT_NUMBER_MAX: Final = 10**12 - 1

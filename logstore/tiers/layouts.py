@@ -202,16 +202,14 @@ class BackupLayout:
         ends = {tp: each.end_offset for tp, _, each in commit.partitions()}
         # What was put was verified: a broker on top of it need not read all to recover it.
         found = {
-            LOG_START: _written(OffsetCheckpoint, "write", starts),
-            HIGH_WATERMARK: _written(OffsetCheckpoint, "write", ends),
-            RECOVERY_POINT: _written(OffsetCheckpoint, "write", ends),
+            LOG_START: _written(OffsetCheckpoint, starts),
+            HIGH_WATERMARK: _written(OffsetCheckpoint, ends),
+            RECOVERY_POINT: _written(OffsetCheckpoint, ends),
             CLEAN_SHUTDOWN: b'{"version":0,"brokerEpoch":-1}',
         }
         if commit.cluster_id or node is not None:
             meta = MetaProperties(version, commit.cluster_id or None, node)
-            found[META_PROPERTIES] = _written(
-                MetaPropertiesFile, "write", meta, max(commit.time_ms, 0)
-            )
+            found[META_PROPERTIES] = _written(MetaPropertiesFile, meta, max(commit.time_ms, 0))
         return found
 
 
@@ -219,9 +217,9 @@ def _partition_files(topic: TopicBackup, partition: PartitionBackup) -> dict[str
     found = _id_file(topic.topic_id)
     if topic.config or topic.config_revision:
         settings = TopicProperties(topic.config, topic.config_revision)
-        found[TOPIC_PROPERTIES] = _written(TopicPropertiesFile, "write", settings)
+        found[TOPIC_PROPERTIES] = _written(TopicPropertiesFile, settings)
     epochs = _from(partition.leader_epochs, partition.log_start_offset)
-    found[LEADER_EPOCH] = _written(LeaderEpochCheckpoint, "write", epochs)
+    found[LEADER_EPOCH] = _written(LeaderEpochCheckpoint, epochs)
     return found
 
 
@@ -238,10 +236,10 @@ def _id_file(topic_id: uuid.UUID) -> dict[str, bytes]:
     return {PARTITION_METADATA: PartitionMetadata(topic_id).encode()}
 
 
-def _written(kind: Callable[..., Any], method: str, *values: Any) -> bytes:
+def _written(kind: Callable[..., Any], *values: Any) -> bytes:
     """The bytes that a file of ``checkpoints`` writes."""
     storage = MemoryStorage()
-    getattr(kind("/file", storage), method)(*values)
+    kind("/file", storage).write(*values)
     return storage.read_file("/file")
 
 

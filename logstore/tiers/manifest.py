@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -527,14 +527,6 @@ def _opened(key: str, data: bytes, kind: str, limit: int) -> JsonObject:
     return read_json(key, text, limit)
 
 
-def crc_of(parts: Iterable[Any]) -> int:
-    """The CRC-32C of parts one after the other."""
-    value = 0
-    for part in parts:
-        value = crc32c(part, value)
-    return value
-
-
 __all__ = [
     "COMMIT_SIZE_MAX",
     "FACTS_SIZE_MAX",
@@ -553,5 +545,4 @@ __all__ = [
     "SegmentMetadata",
     "StoredSegment",
     "TopicBackup",
-    "crc_of",
 ]

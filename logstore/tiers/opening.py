@@ -26,7 +26,7 @@ from logstore.common.clock import SystemClock
 from logstore.common.errors import ConfigError
 from logstore.format.filenames import partition_dir
 from logstore.storage.base import FileInfo, Storage
-from logstore.storage.uri import ESCAPED, TIER_SCHEME, open_plain, shown
+from logstore.storage.uri import ESCAPED, TIER_SCHEME, join_uri, open_plain, shown
 from logstore.tiers import keys
 from logstore.tiers.errors import BrokenTierError, MalformedManifestError, broken
 from logstore.tiers.layouts import BackupLayout, LocalTieredLayout, RemoteLayout, TieredLayout
@@ -96,7 +96,7 @@ def pinned(uri: str, entries: Collection[FileInfo]) -> str:
     storage, path = open_plain(uri)
     in_there = any(entry.is_dir and entry.name == _LOCAL_TIER for entry in entries)
     if in_there and not _is_log_directory(entries):
-        below = _joined(uri, _LOCAL_TIER)
+        below = join_uri(uri, _LOCAL_TIER)
         return pinned(below, storage.scan_dir(f"{path}/{_LOCAL_TIER}"))
     kind = kind_of(storage, path, entries)
     if kind is None:
@@ -104,13 +104,6 @@ def pinned(uri: str, entries: Collection[FileInfo]) -> str:
     if kind is StoreKind.BACKUP:
         return _with_pin(uri, _newest_backup(storage, path).number)
     return _with_pin(uri, SystemClock().wall_ms())
-
-
-def _joined(uri: str, name: str) -> str:
-    if "://" not in uri:
-        return os.path.join(uri, name)
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
 
 def _with_pin(uri: str, moment: int) -> str:

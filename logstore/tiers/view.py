@@ -71,9 +71,6 @@ class TierStorage:
         objects: reads them.
     """
 
-    shows_a_tier = True
-    """No broker formatted this directory, and a tier does not name its cluster."""
-
     def __init__(self, root: str, layout: RemoteLayout, objects: Objects) -> None:
         self._root = root.rstrip("/")
         self._layout, self._objects = layout, objects

@@ -42,8 +42,8 @@ _RECORDS_AT_ONCE = 1000  # a batch; Kafka reads 8 MiB of them at once
 _HEADER, _FOOTER = struct.Struct(">hqb"), struct.Struct(">hb")  # a version, and no tagged fields
 
 
-def snapshot_name(end_offset: int, epoch: int = EPOCH) -> str:
-    return f"{end_offset:020}-{epoch:010}.checkpoint"
+def snapshot_name(end_offset: int) -> str:
+    return f"{end_offset:020}-{EPOCH:010}.checkpoint"
 
 
 def encode_snapshot(

@@ -72,28 +72,43 @@ class BrokerCollector:
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        core = _library()
-
-        families: dict[str, Metric] = {}
+        families = MetricFamilies()
         for broker in self._brokers:
             own = (("broker", str(broker.broker_id)),)
             for sample in chain(samples_of(broker), self._more(broker)):
                 name = f"kafka_{sample.name}".lower()
-                labels = {key: printable(text) for key, text in (*own, *sample.labels)}
-                family = families.get(name)
-                if family is None:
-                    kind = _family_of(sample, core)
-                    family = families[name] = kind(name, f"Kafka's {sample.name}")
-                if isinstance(sample, Histogram):
-                    for bound, count in sample.buckets:
-                        le = "+Inf" if bound == inf else repr(float(bound))
-                        family.add_sample(f"{name}_bucket", {**labels, "le": le}, count)
-                    family.add_sample(f"{name}_count", labels, sample.buckets[-1][1])
-                    family.add_sample(f"{name}_sum", labels, sample.total)
-                else:
-                    suffix = "_total" if sample.is_counter else ""
-                    family.add_sample(name + suffix, labels, sample.value)
-        return families.values()
+                families.add(name, f"Kafka's {sample.name}", sample, own)
+        return families.found.values()
+
+
+class MetricFamilies:
+    """Samples, gathered by the names of their metrics."""
+
+    def __init__(self) -> None:
+        self._core = _library()
+        self.found: dict[str, Metric] = {}
+
+    def add(
+        self,
+        name: str,
+        description: str,
+        sample: Sample | Histogram,
+        labels: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """Add a sample to the metric ``name``, under further labels than its own."""
+        given = {key: printable(text) for key, text in (*labels, *sample.labels)}
+        family: Any = self.found.get(name)
+        if family is None:
+            family = self.found[name] = _family_of(sample, self._core)(name, description)
+        if isinstance(sample, Histogram):
+            for bound, count in sample.buckets:
+                le = "+Inf" if bound == inf else repr(float(bound))
+                family.add_sample(f"{name}_bucket", {**given, "le": le}, count)
+            family.add_sample(f"{name}_count", given, sample.buckets[-1][1])
+            family.add_sample(f"{name}_sum", given, sample.total)
+        else:
+            suffix = "_total" if sample.is_counter else ""
+            family.add_sample(name + suffix, given, sample.value)
 
 
 def _family_of(sample: Sample | Histogram, core: Any) -> Any:

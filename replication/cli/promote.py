@@ -16,7 +16,6 @@ from logstore.cli.common.options import Number
 if TYPE_CHECKING:
     from replication.mirror import Ending, Listeners, Promotion
 
-MAX_PORT = 65_535
 _NAMED = 10
 
 
@@ -88,15 +87,15 @@ def promote(
 
 
 def _listeners(text: str | None) -> Listeners:
+    from replication.common.addresses import MAX_PORT, split_address
     from replication.mirror import Listeners
 
     if text is None:
         return Listeners()
-    host, colon, port = text.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < MAX_PORT
-    if not colon or not host or not is_port:
+    host, port = split_address(text) or ("", 0)
+    if not host or not 0 < port < MAX_PORT:  # the controller has the next one
         raise click.UsageError(f"--listener {printable(text)}: give HOST:PORT")
-    return Listeners(host.removeprefix("[").removesuffix("]"), int(port), int(port) + 1)
+    return Listeners(host, port, port + 1)
 
 
 def _json(found: Promotion) -> dict[str, Any]:

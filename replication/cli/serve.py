@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 DEFAULT = ParameterSource.DEFAULT
 LOOK_S = 0.5  # whether a broker is left
-MAX_PORT = 65_535
 
 
 @click.command(short_help="Serve Kafka clients, from Kafka's own files.")
@@ -259,11 +258,12 @@ def split_config(given: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
 
 
 def host_and_port(option: str, text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and len(port) <= 5
-    if not colon or not is_port or int(port) > MAX_PORT:
+    from replication.common.addresses import MAX_PORT, split_address
+
+    at = split_address(text) if ":" in text else None
+    if at is None:
         fail(f"{option} {printable(text)}: give HOST:PORT, a port from 0 to {MAX_PORT}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return at
 
 
 def _listeners(text: str) -> list[Listener]:

@@ -6,14 +6,12 @@ and what it keeps of a false answer nobody corrects: the source never cuts what 
 
 from __future__ import annotations
 
-from array import array
-
 from logstore.common.errors import InvalidRecordError
 from logstore.common.types import Buffer
-from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, scan_batches
+from logstore.directory.windows import BatchTable
+from logstore.kernels import SCAN_FULL
 
 _ROWS = 512
-_POSITION, _LAST = (SCAN_COLUMNS.index(each) for each in ("position", "last_offset"))
 
 
 def check_watermarks(high_watermark: int, log_start: int) -> None:
@@ -37,14 +35,14 @@ def committed(records: Buffer, high_watermark: int) -> Buffer:
     A leader looks at its high watermark before it reads, so it may honestly send more than it says.
     What is no batch stays for who appends, who refuses it with a reason.
     """
-    columns = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
-    start, status = 0, SCAN_FULL
+    view, start, status = memoryview(records), 0, SCAN_FULL
     while status == SCAN_FULL:
-        rows, start, status = scan_batches(records, start, columns, check_crc=False)
-        lasts = columns[_LAST * _ROWS : _LAST * _ROWS + rows]
-        if rows and max(lasts) >= high_watermark:
+        table = BatchTable(view[start:], rows=_ROWS)
+        lasts = table.cells("last_offset").tolist()
+        if lasts and max(lasts) >= high_watermark:
             at = next(row for row, last in enumerate(lasts) if last >= high_watermark)
-            return memoryview(records)[: columns[_POSITION * _ROWS + at]]
+            return view[: start + table.cells("position")[at]]
+        start, status = start + table.end, table.status
     return records
 
 

@@ -22,9 +22,8 @@ from replication.coordinators.transactions.state import (
 from replication.coordinators.transactions.transitions import complete, fence
 
 _S = TransactionState
-_EPOCHS_KEPT = (
-    64  # decisions of one producer: a log is behind its coordinator by no more than a few
-)
+_EPOCHS_KEPT = 64
+"""Decisions of one producer: a log is behind its coordinator by no more than a few."""
 
 
 class Why(Enum):

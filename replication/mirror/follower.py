@@ -4,15 +4,14 @@ has said to be gone, and what it does to a log is in the report before.
 
 from __future__ import annotations
 
-from array import array
 from contextlib import closing
 from itertools import count
 
-from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG
 from logstore.common.errors import CorruptDataError, InvalidRecordError, RecordRejectedError
 from logstore.common.types import Buffer
-from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, AppendInfo, scan_batches
+from logstore.directory.windows import BatchTable
+from logstore.kernels import AppendInfo
 from logstore.log import PartitionLog
 from logstore.storage.base import Storage
 from replication.common.error_codes import ErrorCode
@@ -24,8 +23,6 @@ from replication.partition import FollowerSide, Partition
 
 COPIED_AT_ONCE = 4 << 20  # bytes
 USELESS_MAX = 10
-_ROWS = 256
-_LAST = SCAN_COLUMNS.index("last_offset")
 
 
 class MirrorFollower(FollowerSide):
@@ -57,10 +54,6 @@ class MirrorFollower(FollowerSide):
         self._useless = 0  # answers in a row that have nothing committed
         self._report, self._storage = report, storage
         self._keep_deleted = keep_deleted
-
-    @property
-    def tp(self) -> TopicPartition:
-        return self._tp
 
     def append(
         self,
@@ -273,26 +266,16 @@ class MirrorFollower(FollowerSide):
             file.truncate(0)
             while offset < end:
                 data = self._replica.call_storage(log.read, offset, COPIED_AT_ONCE).data
-                size, offset = _whole_batches(data)
-                if not size:
+                whole = BatchTable(data)
+                if not whole.rows:
                     raise CorruptDataError(log.directory, 0, "cannot be copied before a cut")
-                file.write_at(position, memoryview(data)[:size])
-                position += size
+                file.write_at(position, memoryview(data)[: whole.end])
+                position += whole.end
+                offset = whole.cells("last_offset")[-1] + 1
             file.sync()
         self._storage.rename(unfinished, f"{log.directory}/{name}")
         self._storage.sync_dir(log.directory)
         return name
-
-
-def _whole_batches(data: bytes) -> tuple[int, int]:
-    """The size of the whole batches at the beginning of ``data``, and the offset behind them."""
-    columns = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
-    size, end, status = 0, 0, SCAN_FULL
-    while status == SCAN_FULL:
-        rows, size, status = scan_batches(data, size, columns, check_crc=False)
-        if rows:
-            end = columns[_LAST * _ROWS + rows - 1] + 1
-    return size, end
 
 
 __all__ = ["MirrorFollower"]

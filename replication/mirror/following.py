@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from checkpoints.loggers import get_logger
@@ -295,21 +295,22 @@ class Following:
         for each in plan.replaced:
             self.set_aside(each, "the source has another topic of that name")
         self._note_gone(plan.gone, {each.tp.topic for each in plan.wanted})
-        self._fetchers.remove_fetchers(plan.pause)
-        with self._lock:
-            for tp in plan.pause:
-                self._leaders.pop(tp, None)
+        self._leave(plan.pause)
         made = self._make_logs(plan.wanted, configs)
         self._follow([each for each in made if each.leader_id != NO_LEADER], configs)
         self._fetchers.close_idle()
 
-    def set_aside(self, old: Replaced, reason: str) -> None:
-        """Give up logs for a later topic of their name. They stay, under another name."""
-        tps = [TopicPartition(old.topic, number) for number in old.partitions]
+    def _leave(self, tps: Collection[TopicPartition]) -> None:
+        """Follow nobody in these partitions."""
         self._fetchers.remove_fetchers(tps)
         with self._lock:
             for tp in tps:
                 self._leaders.pop(tp, None)
+
+    def set_aside(self, old: Replaced, reason: str) -> None:
+        """Give up logs for a later topic of their name. They stay, under another name."""
+        tps = [TopicPartition(old.topic, number) for number in old.partitions]
+        self._leave(tps)
         for tp in tps:
             self._failed.pop(tp, None)
             partition = self._partitions.pop(tp, None)

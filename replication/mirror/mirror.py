@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Self
 
-from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import InvariantError, LogstoreError, StorageFailedError
@@ -18,6 +17,7 @@ from logstore.manager.duties import BACKGROUND, Duty
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
+from replication.common.addresses import address_of
 from replication.common.errors import SaslAuthenticationError
 from replication.common.runtime import ThreadRuntime
 from replication.mirror.config import MirrorConfig
@@ -38,8 +38,6 @@ from replication.mirror.watch import Watch
 from replication.security.config import ClientProperties
 from replication.wire.access import ClusterAccess, join
 from replication.wire.transport import TcpTransport
-
-logger = get_logger(__name__)
 
 ASK_AGAIN_MS = 200  # for ends that a leader could not tell
 RETENTION_INTERVAL_MS = 30_000
@@ -191,16 +189,16 @@ class Mirror:
             MirrorSource(transport, timeout_ms).ask_view(on_view)
             answered.wait(timeout_ms * (1 + len(access.servers)) / 1000)
             view = found[0] if found else None
-            reasons = transport.failures() if view is None else []
+            failures = transport.failures() if view is None else []
         finally:
             transport.close()
-        for reason in reasons:
-            if isinstance(reason, SaslAuthenticationError):
-                raise reason
-        return view, "; ".join(dict.fromkeys(map(str, reasons))) or "no broker answers"
+        for failure in failures:
+            if isinstance(failure, SaslAuthenticationError):
+                raise failure
+        return view, _why_nobody_answers(failures)
 
     def _wanted(self, cluster_id: str) -> MirrorIdentity:
-        servers = ",".join(f"{host}:{port}" for host, port in self._access.config.servers)
+        servers = ",".join(address_of(*each) for each in self._access.config.servers)
         return MirrorIdentity(
             cluster_id,
             servers,
@@ -349,8 +347,7 @@ class Mirror:
 
     def _note_unreachable(self) -> None:
         transport = self._transport
-        reasons = [] if transport is None else transport.failures()
-        self._unreachable = "; ".join(dict.fromkeys(map(str, reasons))) or "no broker answers"
+        self._unreachable = _why_nobody_answers([] if transport is None else transport.failures())
         if self._watch is not None:
             self._watch.hurry()
 
@@ -483,6 +480,10 @@ class Mirror:
                 return False
             self._changed.wait(left_ms / 1000)
         return True
+
+
+def _why_nobody_answers(failures: Iterable[Exception]) -> str:
+    return "; ".join(dict.fromkeys(map(str, failures))) or "no broker answers"
 
 
 __all__ = ["Mirror"]

@@ -13,6 +13,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -56,6 +57,9 @@ class MirrorEventKind(Enum):
         self.word, self.is_finding = word, is_finding
 
 
+_KINDS = {kind.word: kind for kind in MirrorEventKind}
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorEvent:
     """
@@ -84,6 +88,19 @@ class MirrorEvent:
         if self.first_offset >= 0:
             found |= {"from": self.first_offset, "to": self.end_offset}
         return {**found, "reason": self.reason[:REASON_MAX], **self.details}
+
+    @classmethod
+    def of_line(cls, line: bytes) -> MirrorEvent | None:
+        """What a line tells, without its details. None: a crash has torn it, or it is one of a
+        later release."""
+        try:
+            event = json.loads(line)
+            kind, topic = _KINDS[event["kind"]], str(event["topic"])
+            tp = TopicPartition(topic, int(event["partition"])) if "partition" in event else None
+            span = (int(event["from"]), int(event["to"])) if "from" in event else (-1, -1)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+        return cls(kind, topic, tp, "", *span)
 
 
 class MirrorReport:
@@ -189,36 +206,26 @@ class MirrorReport:
         """Up to where it says, in any run, that what follows on the end of a log is lost; ``end``
         if it does not. A loss may be said twice if many events came after it."""
         found = end
-        for line in self._latest_lines():
-            try:
-                event = json.loads(line)
-                if (event["topic"], event["partition"]) != tp:
-                    continue
-                if event["kind"] == MirrorEventKind.SET_ASIDE.word:
-                    found = end  # what came before is of another topic
-                elif event["kind"] == MirrorEventKind.LOST.word and event["from"] == found:
-                    found = max(found, int(event["to"]))
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue  # torn by a crash, or by the beginning of what is searched
+        for event in self._latest():
+            if event.tp != tp:
+                continue
+            if event.kind is MirrorEventKind.SET_ASIDE:
+                found = end  # what came before is of another topic
+            elif event.kind is MirrorEventKind.LOST and event.first_offset == found:
+                found = max(found, event.end_offset)
         return found
 
     def gone(self) -> frozenset[str]:
         """The topics that were gone when it last said something of that, in any run."""
         found: dict[str, bool] = {}
-        for line in self._latest_lines():
-            try:
-                event = json.loads(line)
-                if event["kind"] in (MirrorEventKind.GONE.word, MirrorEventKind.BACK.word):
-                    found[str(event["topic"])] = event["kind"] == MirrorEventKind.GONE.word
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue
+        for event in self._latest():
+            if event.kind in (MirrorEventKind.GONE, MirrorEventKind.BACK):
+                found[event.topic] = event.kind is MirrorEventKind.GONE
         return frozenset(topic for topic, is_gone in found.items() if is_gone)
 
-    def _latest_lines(self) -> list[bytes]:
+    def _latest(self) -> list[MirrorEvent]:
         with self._lock:
-            file = self._opened()
-            size = min(self._size, SEARCHED)
-            return file.read_at(self._size - size, size).splitlines()
+            return _latest_in(self._opened(), self._size)
 
     def open_reason(self, kind: MirrorEventKind, about: TopicPartition | str) -> str:
         """The reason of what was reported once and is not over; "" if there is nothing."""
@@ -252,10 +259,7 @@ class MirrorReport:
                 self._file = None
 
 
-_NOT_READ = frozenset(
-    kind.word
-    for kind in (MirrorEventKind.REFUSED, MirrorEventKind.CONTRADICTION, MirrorEventKind.FAILED)
-)
+_NOT_READ = (MirrorEventKind.REFUSED, MirrorEventKind.CONTRADICTION, MirrorEventKind.FAILED)
 
 
 def troubled(directory: str, storage: Storage) -> frozenset[tuple[str, int | None]]:
@@ -269,21 +273,20 @@ def troubled(directory: str, storage: Storage) -> frozenset[tuple[str, int | Non
     info = storage.info(path)
     if info is None or info.is_dir:
         return frozenset()
-    file = storage.open(path)
-    try:
-        size = file.size()
-        lines = file.read_at(max(0, size - SEARCHED), min(size, SEARCHED)).splitlines()
-    finally:
-        file.close()
-    found = set()
-    for line in lines:
-        try:
-            event = json.loads(line)
-            if event["kind"] in _NOT_READ:
-                found.add((event["topic"], event.get("partition")))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # torn by a crash, or by the beginning of what is searched
-    return frozenset(found)
+    with closing(storage.open(path)) as file:
+        events = _latest_in(file, file.size())
+    return frozenset(
+        (event.topic, None if event.tp is None else event.tp.partition)
+        for event in events
+        if event.kind in _NOT_READ
+    )
+
+
+def _latest_in(file: File, size: int) -> list[MirrorEvent]:
+    """The events of the latest part of a report of so many bytes. Its first line may be torn by
+    where it begins."""
+    lines = file.read_at(max(0, size - SEARCHED), min(size, SEARCHED)).splitlines()
+    return [event for event in map(MirrorEvent.of_line, lines) if event is not None]
 
 
 __all__ = ["REPORT", "MirrorEvent", "MirrorEventKind", "MirrorReport", "troubled"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checkpoints.meta_properties import escape
+from replication.common.addresses import address_of
 from replication.common.internal_topics import GROUP_METADATA, TRANSACTION_STATE
 
 
@@ -30,13 +31,13 @@ def server_properties(
     Args:
         counts: of the partitions of each topic that is there.
     """
-    host = f"[{listeners.host}]" if ":" in listeners.host else listeners.host
-    controller = f"{host}:{listeners.controller_port}"
+    clients = address_of(listeners.host, listeners.port)
+    controller = address_of(listeners.host, listeners.controller_port)
     keys = {
         "process.roles": "broker,controller",
         "node.id": str(node_id),
-        "listeners": f"PLAINTEXT://{host}:{listeners.port},CONTROLLER://{controller}",
-        "advertised.listeners": f"PLAINTEXT://{host}:{listeners.port}",
+        "listeners": f"PLAINTEXT://{clients},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{clients}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"{node_id}@{controller}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -211,10 +211,7 @@ class MirrorSource:
         on_ends: Callable[[Mapping[TopicPartition, int]], None],
     ) -> None:
         """Ask for high watermarks. ``on_ends`` comes once for each leader, with what it answers."""
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for tp, leader_id in leaders.items():
-            by_leader.setdefault(leader_id, []).append(tp)
-        for leader_id, tps in by_leader.items():
+        for leader_id, tps in _by_leader(leaders).items():
             request = ListOffsetsRequest(tuple(ListOffsetsPartition(tp, LATEST) for tp in tps))
             self._transport.send(leader_id, request, partial(_on_ends, on_ends), self._timeout_ms)
 
@@ -230,22 +227,25 @@ class MirrorSource:
             if isinstance(response, OffsetForLeaderEpochResponse):
                 on_confirmed([part.tp for part in response.partitions if not part.error_code])
 
-        for leader_id in {each.leader_id for each in leaders.values()}:
-            parts = tuple(
-                OffsetForLeaderPartition(tp, each.leader_epoch, each.leader_epoch)
-                for tp, each in leaders.items()
-                if each.leader_id == leader_id
-            )
+        by_leader = _by_leader({tp: each.leader_id for tp, each in leaders.items()})
+        for leader_id, tps in by_leader.items():
+            epochs = [(tp, leaders[tp].leader_epoch) for tp in tps]
+            parts = tuple(OffsetForLeaderPartition(tp, epoch, epoch) for tp, epoch in epochs)
             request = OffsetForLeaderEpochRequest(parts)
             self._transport.send(leader_id, request, on_reply, self._timeout_ms)
+
+
+def _by_leader(leaders: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartition]]:
+    found: dict[int, list[TopicPartition]] = {}
+    for tp, leader_id in leaders.items():
+        found.setdefault(leader_id, []).append(tp)
+    return found
 
 
 def _on_ends(
     on_ends: Callable[[Mapping[TopicPartition, int]], None], response: Response | None
 ) -> None:
-    parts: Iterable[Any] = ()
-    if isinstance(response, ListOffsetsResponse):
-        parts = response.partitions
+    parts = response.partitions if isinstance(response, ListOffsetsResponse) else ()
     on_ends({part.tp: part.offset for part in parts if not part.error_code and part.offset >= 0})
 
 

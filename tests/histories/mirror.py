@@ -40,11 +40,12 @@ from tests.support.scripted_source import (
     SourceLog,
     SourceTopic,
     diverging,
+    each_rewritten,
     header_of,
+    last_moved,
     on_answers,
     on_parts,
     on_records,
-    rewritten,
     split,
     with_code,
 )
@@ -163,7 +164,7 @@ class Scene:
         )
         cut_at, noise = rng.randint(0, 300), rng.randbytes(50)
         kinds: list[tuple[str, Lie]] = [
-            (f"{headers}", on_records(lambda data: _each(data, **headers), topic)),
+            (f"{headers}", on_records(lambda data: each_rewritten(data, **headers), topic)),
             (f"moved by {by}", on_records(lambda data: _moved(data, by), topic)),
             ("cut short", on_records(lambda data: data[: len(data) // 2], topic)),
             ("in another order", on_records(lambda data: b"".join(split(data)[::-1]), topic)),
@@ -216,18 +217,10 @@ class Scene:
                     raise WrongMirrorError(f"{path.name}: never written: {header_of(one)}")
 
 
-def _each(data: bytes, **fields: int) -> bytes:
-    return b"".join(rewritten(each, **fields) for each in split(data))
-
-
 def _moved(data: bytes, by: int) -> bytes:
     """The last batch elsewhere. Into a hole it may move without a trace, as no checksum covers
     where a batch is (docs/verify.md): so one that may be the first of a log does not move down."""
-    *before, last = split(data)
-    if by < 0 and not before:
-        return data
-    base = max(-(2**63), min(MAX, header_of(last).base + by))
-    return b"".join([*before, rewritten(last, base=base)])
+    return data if by < 0 and len(split(data)) == 1 else last_moved(data, by)
 
 
 def _without_partitions(exchange: Exchange) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 from confluent_kafka import KafkaException, admin
 
 from checkpoints.types import TopicPartition
+from logstore.storage.local import LocalStorage
 from replication.common.config import ReplicationConfig
-from replication.mirror import Mirror, MirrorConfig
-from replication.security.config import client_properties
-from tests.support.mirrored import batches_of, check_is_run_of, check_verifies
+from replication.mirror import Mirror
+from tests.support.mirrored import batches_of, check_is_run_of
+from tests.support.mirrors import mirror_of
 from tests.support.scripted_source import header_of
 from tests.support.until import patience, until
 
@@ -30,14 +31,16 @@ def mirroring(
 ) -> Iterator[Mirror]:
     """``login``: further keys of a client."""
     settings = {"replication": QUICK, "metadata_interval_ms": 200, **options}
-    access = client_properties({"bootstrap.servers": bootstrap, **login})
-    with Mirror(access, str(directory), MirrorConfig(topics=tuple(topics), **settings)) as mirror:
+    with mirror_of(
+        bootstrap,
+        LocalStorage(),
+        directory=str(directory),
+        keys=login,
+        topics=tuple(topics),
+        **settings,
+    ) as mirror:
         mirror.start()
         yield mirror
-
-
-def catch_up(mirror: Mirror) -> None:
-    assert mirror.catch_up(int(patience() * 1000)), mirror.status
 
 
 def create(bootstrap: str, name: str, partitions: int = 1, **config: str | int) -> None:
@@ -95,8 +98,6 @@ def compare(mirror: Path, kafka: Path, *, whole: bool = True) -> Mapping[TopicPa
 
 
 __all__ = [
-    "catch_up",
-    "check_verifies",
     "compare",
     "create",
     "delete",

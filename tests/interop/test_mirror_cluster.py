@@ -13,10 +13,11 @@ import kafka_cluster
 import pytest
 from confluent_kafka import admin
 from kafka_cluster import ClusterNode
-from mirroring import catch_up, compare, mirroring, partitions_in
+from mirroring import compare, mirroring, partitions_in
 
 from checkpoints.types import TopicPartition
 from tests.support.mirrored import batches_of, check_is_run_of, check_verifies, reported
+from tests.support.mirrors import caught_up
 from tests.support.scripted_source import header_of
 from tests.support.until import patience, until
 
@@ -171,9 +172,9 @@ def test_batches_are_those_of_each_broker(kafka: str, tmp_path: Path) -> None:
                 third.start()
                 _go_on(loads)
             _lose_a_tail(nodes, mirror_dir)
-            catch_up(mirror)
+            caught_up(mirror)
         with mirroring(bootstrap, mirror_dir) as mirror:
-            catch_up(mirror)
+            caught_up(mirror)
         for node in (third, second, first):
             node.stop()
     for node in nodes:

@@ -17,7 +17,7 @@ import pytest
 from broker import KafkaBroker
 from confluent_kafka import admin
 from kafka_tools import DeleteRecords, ProduceRecords
-from mirroring import catch_up, compare, create, delete, mirroring
+from mirroring import compare, create, delete, mirroring
 
 from checkpoints.types import TopicPartition
 from tests.support.mirrored import (
@@ -26,6 +26,7 @@ from tests.support.mirrored import (
     report_of,
     reported,
 )
+from tests.support.mirrors import caught_up
 from tests.support.scripted_source import header_of
 from tests.support.until import patience, until
 
@@ -65,7 +66,7 @@ def test_topics_and_records_come_and_go(node: KafkaBroker, tmp_path: Path) -> No
         create(node.bootstrap, topic)
         _write(node, topic, 100)
     with mirroring(node.bootstrap, directory) as mirror:
-        catch_up(mirror)
+        caught_up(mirror)
         first = batches_of(directory, ORDERS)
         delete(node.bootstrap, "orders")
         create(node.bootstrap, "orders")
@@ -80,12 +81,12 @@ def test_topics_and_records_come_and_go(node: KafkaBroker, tmp_path: Path) -> No
             lambda: header_of(batches_of(directory, ORDERS)[-1]).last == 29, "the new one is here"
         )
         until(lambda: batches_of(directory, TopicPartition("grown", 2)), "so are new partitions")
-        catch_up(mirror)
+        caught_up(mirror)
     kafka_tools.produce(node.bootstrap, ProduceRecords("deleted", 50, seed=3))
     kafka_tools.produce(node.bootstrap, DeleteRecords("deleted", 140))
     kafka_tools.produce(node.bootstrap, ProduceRecords("deleted", 10, seed=4))
     with mirroring(node.bootstrap, directory) as mirror:
-        catch_up(mirror)
+        caught_up(mirror)
         properties = directory / "grown-0" / "topic.properties"
         until(lambda: "123456" in properties.read_text(), "the configuration is here")
     node.stop()
@@ -117,7 +118,7 @@ def test_retention_is_faster_than_the_mirror(node: KafkaBroker, tmp_path: Path) 
     with mirroring(node.bootstrap, directory, rate_bytes_per_s=200_000) as mirror:
         for seed in range(8):
             _write(node, "orders", 1500, seed=seed)
-        catch_up(mirror)
+        caught_up(mirror)
     node.stop()
     compare(directory, node.log_dir, whole=False)
     ours = [header_of(each) for each in batches_of(directory, ORDERS)]
@@ -159,7 +160,7 @@ def test_a_compaction_runs(node: KafkaBroker, tmp_path: Path) -> None:
     try:
         until(lambda: node.log_file.read_text().count("Cleaner 0") > 1, "the cleaner has run")
         with mirroring(node.bootstrap, directory) as mirror:
-            catch_up(mirror)
+            caught_up(mirror)
             cleaned = node.log_file.read_text().count("Log cleaner thread")
             until(
                 lambda: node.log_file.read_text().count("Log cleaner thread") > cleaned + 2,
@@ -167,7 +168,7 @@ def test_a_compaction_runs(node: KafkaBroker, tmp_path: Path) -> None:
             )
             stop.set()
             writer.join(patience())
-            catch_up(mirror)
+            caught_up(mirror)
     finally:
         stop.set()
     node.stop()
@@ -194,7 +195,7 @@ def test_a_copied_directory_is_gone_on_with(
     assert copied > 300_000
     _write(node, "orders", 100, seed=2)
     with mirroring(node.bootstrap, directory) as mirror:
-        catch_up(mirror)
+        caught_up(mirror)
         received = mirror.status.partitions[ORDERS].bytes
     node.stop()
     compare(directory, node.log_dir)
@@ -243,7 +244,7 @@ def test_a_quota_of_the_source(node: KafkaBroker, tmp_path: Path) -> None:
         "--entity-default",
     )
     with mirroring(node.bootstrap, directory) as mirror:
-        catch_up(mirror)
+        caught_up(mirror)
     node.stop()
     compare(directory, node.log_dir)
     check_verifies(directory)
@@ -329,10 +330,10 @@ def test_rights_to_read_alone(kafka: str, tmp_path: Path) -> None:
             assert not batches_of(directory, TopicPartition("shown", 0))
             _allow(node, "secret", admin.AclOperation.READ, admin.AclOperation.DESCRIBE_CONFIGS)
             _allow(node, "shown", admin.AclOperation.READ)
-            catch_up(mirror)
+            caught_up(mirror)
             until(lambda: batches_of(directory, TopicPartition("shown", 0)), "rights were given")
             until(lambda: batches_of(directory, TopicPartition("secret", 0)), "rights were given")
-            catch_up(mirror)
+            caught_up(mirror)
         node.stop()
     finally:
         node.kill()

@@ -10,12 +10,13 @@ import kafka_jars
 import kafka_tools
 import pytest
 from kafka_tools import ProduceRecords
-from mirroring import catch_up, compare, create, mirroring
+from mirroring import compare, create, mirroring
 
 from checkpoints.types import TopicPartition
 from tests.adopt import kafkas
 from tests.adopt.kafkas import Node, Release
 from tests.support.mirrored import check_verifies
+from tests.support.mirrors import caught_up
 
 pytestmark = pytest.mark.slow
 
@@ -69,15 +70,15 @@ def test_batches_are_equal(
         create(node.bootstrap, "payments")
         _write(node.bootstrap, 1)
         with mirroring(node.bootstrap, mirror_dir) as mirror:
-            catch_up(mirror)
+            caught_up(mirror)
             _write(node.bootstrap, 2)
-            catch_up(mirror)
+            caught_up(mirror)
         _write(node.bootstrap, 3)
         node.stop()
         node.start()
         _write(node.bootstrap, 4)
         with mirroring(node.bootstrap, mirror_dir) as mirror:
-            catch_up(mirror)
+            caught_up(mirror)
         node.stop()
     finally:
         node.end()

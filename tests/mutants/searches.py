@@ -70,7 +70,7 @@ from tests.mutants import (  # noqa: F401
 )
 from tests.mutants.scenarios import SCENARIOS
 from tests.support import stores
-from tests.support.backups import GrowingSource, RiggedStore
+from tests.support.backups import GrowingSource, RiggedStore, flip
 from tests.support.scripted_source import KAFKA_2_1
 from tests.support.until import patience
 from tests.unit.backup import test_backup, test_check, test_restore
@@ -96,7 +96,6 @@ from tests.unit.replication import test_controller_poison as poison
 from tests.unit.replication import test_partition_roles as roles
 from tests.unit.rescue import test_rescue_faults, test_rescue_rules
 from tests.unit.tiers import test_view
-from tests.unit.verify.verify_logs import fill
 
 Test = Callable[[], None]
 BLUNDERS = (AttributeError, NameError, TypeError)  # of a mutant that does not fit the product
@@ -578,7 +577,7 @@ OF_PROMOTION: list[tuple[str, Test]] = [
 def _of_a_store(test: Callable[[Path, Path], None]) -> Test:
     def run() -> None:
         with TemporaryDirectory() as directory:
-            source = stores.make_directory(Path(directory) / "data", fill)
+            source = stores.make_directory(Path(directory) / "data")
             test(source, Path(directory) / "store")
 
     return run
@@ -601,7 +600,7 @@ OF_STORES: list[tuple[str, Test]] = [
         "indexes-in-a-store-are-trusted",
         _of_a_store(
             lambda source, path: test_view.test_damage_of_a_backup_is_named(
-                source, path, ".indexes", test_view._flip
+                source, path, ".indexes", flip
             )
         ),
     ),

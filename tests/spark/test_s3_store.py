@@ -33,7 +33,6 @@ from tests.spark.object_store import ObjectStore as Server
 from tests.support import stores
 from tests.support.commands import logstore, logstore_json
 from tests.support.stores import Chunking
-from tests.unit.verify.verify_logs import fill
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +50,7 @@ def store(server: Server, tmp_path: Path) -> ObjectStore:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stores.make_directory(tmp_path_factory.mktemp("source") / "data", fill)
+    return stores.make_directory(tmp_path_factory.mktemp("source") / "data")
 
 
 @pytest.fixture(scope="module", params=["backup", "compressed"])

@@ -56,12 +56,23 @@ class GrowingSource:
         return sorted((self.path / partition).glob("*.log"))
 
 
+def flip(path: Path, position: int | None = None) -> None:
+    """Flip a bit of a file, in its middle unless it is said where, as a medium may."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if position is None else position] ^= 1
+    path.write_bytes(data)
+
+
 class KilledError(BaseException):
     """Stands for the end of the process: nothing that catches errors catches it."""
 
 
 Rig = Callable[[str, str], None]
 """Is called with the operation and the key before it has an effect, and may raise."""
+
+
+def quiet(operation: str, key: str) -> None:
+    """A rig that does nothing."""
 
 
 class RiggedStore:
@@ -74,8 +85,8 @@ class RiggedStore:
         self.store = store or MemoryObjectStore()
         self.uri = self.store.uri
         self.calls: list[tuple[str, str]] = []
-        self.before: Rig = lambda operation, key: None
-        self.after: Rig = lambda operation, key: None
+        self.before: Rig = quiet
+        self.after: Rig = quiet
         self.listing: Callable[[StoredObject], bool] = lambda found: True
         self.lost: Callable[[str], bool] = lambda key: False
 
@@ -111,6 +122,16 @@ class RiggedStore:
     def _begin(self, operation: str, key: str) -> None:
         self.calls.append((operation, key))
         self.before(operation, key)
+
+    def heal(self) -> None:
+        self.before = self.after = quiet
+
+    def copy(self) -> RiggedStore:
+        """The same objects in another store, without rigs."""
+        found = RiggedStore()
+        for key in self.objects():
+            found.replace(key, self.store.get(key))
+        return found
 
     def count(self, operation: str) -> int:
         return sum(each == operation for each, _ in self.calls)

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.types import TopicPartition
+from logstore.storage.local import LocalStorage
 from logstore.verify import Severity, verify
 from replication.common.config import ReplicationConfig
-from replication.mirror import Mirror, MirrorConfig
-from replication.security.config import client_properties
+from replication.mirror import Mirror
 from tests.support.builders import batch
+from tests.support.mirrors import mirror_of
 from tests.support.scripted_source import (
     BatchHeader,
     ScriptedSource,
@@ -24,9 +25,8 @@ from tests.support.scripted_source import (
 )
 from tests.support.until import until
 
-BACKOFF_MS = 20
 QUICK = ReplicationConfig(
-    replica_fetch_backoff_ms=BACKOFF_MS,
+    replica_fetch_backoff_ms=20,
     replica_fetch_wait_max_ms=50,
     replica_socket_timeout_ms=2000,
 )
@@ -60,17 +60,20 @@ def one_partition(log: SourceLog, **options: Any) -> SourceTopic:
 def mirroring(
     source: ScriptedSource, directory: Path, topics: Sequence[str] = (".*",), **options: Any
 ) -> Iterator[Mirror]:
+    keys = {
+        "reconnect.backoff.ms": "5",
+        "reconnect.backoff.max.ms": "50",
+        "request.timeout.ms": "2000",
+    }
     settings = {"replication": QUICK, "metadata_interval_ms": 100, **options}
-    config = MirrorConfig(topics=tuple(topics), **settings)
-    access = client_properties(
-        {
-            "bootstrap.servers": source.bootstrap,
-            "reconnect.backoff.ms": "5",
-            "reconnect.backoff.max.ms": "50",
-            "request.timeout.ms": "2000",
-        }
-    )
-    with Mirror(access, str(directory), config) as mirror:
+    with mirror_of(
+        source.bootstrap,
+        LocalStorage(),
+        directory=str(directory),
+        keys=keys,
+        topics=tuple(topics),
+        **settings,
+    ) as mirror:
         mirror.start()
         yield mirror
 

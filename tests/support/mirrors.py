@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,11 +18,12 @@ from replication.mirror.follower import MirrorFollower
 from replication.security.config import client_properties
 from replication.server.serving import ServedCluster
 from tests.support.fetchers import TP, Stage
+from tests.support.scripted_source import header_of, split
 from tests.support.served import batch, leader_client, produce
-from tests.support.until import until
+from tests.support.until import patience, until
 
 DIRECTORY = "/mirror"
-PATIENCE_MS = 20_000
+FOREVER_MS = 1 << 40
 SOON = ReplicationConfig(replica_fetch_wait_max_ms=50, replica_fetch_backoff_ms=50)
 
 
@@ -62,18 +64,8 @@ def log_bytes(log: Any) -> bytes:
     while offset < log.log_end_offset:
         data = log.read(offset, 1 << 30).data
         found += data
-        offset = max(offset, log.segments[-1].base_offset) if not data else _next(data, offset)
+        offset = header_of(split(data)[-1]).last + 1
     return found
-
-
-def _next(data: bytes, offset: int) -> int:
-    at = 0
-    while at < len(data):
-        base = int.from_bytes(data[at : at + 8], "big")
-        size = 12 + int.from_bytes(data[at + 8 : at + 12], "big")
-        offset = base + int.from_bytes(data[at + 23 : at + 27], "big") + 1
-        at += size
-    return offset
 
 
 def mirrored_bytes(mirror: Mirror, tp: TopicPartition) -> bytes:
@@ -84,7 +76,16 @@ def mirrored_bytes(mirror: Mirror, tp: TopicPartition) -> bytes:
 
 
 def caught_up(mirror: Mirror) -> None:
-    assert mirror.catch_up(PATIENCE_MS), mirror.status
+    assert mirror.catch_up(int(patience() * 1000)), mirror.status
+
+
+def is_stuck(mirror: Mirror) -> bool:
+    """Whether a wait that has no end of its own is given up."""
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(mirror.catch_up(FOREVER_MS)))
+    waiting.start()
+    waiting.join(patience())
+    return answers == [False]
 
 
 def kinds(report: MirrorReport) -> list[str]:

@@ -13,7 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from checkpoints.types import TopicPartition
@@ -659,6 +659,17 @@ def rewritten(batch: bytes, **fields: int) -> bytes:
     return changed[: _CRC_END - 4] + struct.pack(">I", sum_) + changed[_CRC_END:]
 
 
+def each_rewritten(records: bytes, **fields: int) -> bytes:
+    return b"".join(rewritten(each, **fields) for each in split(records))
+
+
+def last_moved(records: bytes, by: int) -> bytes:
+    """The last batch elsewhere, as far as there are offsets."""
+    *before, last = split(records)
+    base = max(-(2**63), min(2**63 - 1, header_of(last).base + by))
+    return b"".join([*before, rewritten(last, base=base)])
+
+
 __all__ = [
     "KAFKA_2_1",
     "KAFKA_2_8",
@@ -670,11 +681,12 @@ __all__ = [
     "SourceLog",
     "SourceTopic",
     "diverging",
+    "each_rewritten",
     "header_of",
+    "last_moved",
     "on_answers",
     "on_parts",
     "on_records",
-    "replace",
     "rewritten",
     "split",
     "with_code",

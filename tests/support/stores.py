@@ -24,6 +24,7 @@ from logstore.common.config import LogConfig
 from logstore.log import run_inline
 from logstore.manager import LogManager, ManagerOwner
 from logstore.testing import ManualClock
+from tests.unit.verify.verify_logs import fill
 
 crc32c: Callable[[bytes], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
@@ -31,17 +32,13 @@ SMALL = LogConfig(segment_bytes=6000, index_interval_bytes=500, segment_index_by
 CLUSTER = "5L6g3nShT-eMCtK--X86sw"
 
 
-def make_directory(
-    path: Path, fill: Callable[..., None], batches: Sequence[int] = (60, 20), seed: int = 1
-) -> Path:
+def make_directory(path: Path) -> Path:
     """A log directory with the topic ``orders``: several segments, epochs and transactions."""
     clock = ManualClock()
     manager = LogManager([str(path)], SMALL, clock=clock, owner=ManagerOwner(run_later=run_inline))
     config = {"segment.bytes": "6000", "index.interval.bytes": "500"}
-    for log, count in zip(
-        manager.create_topic("orders", len(batches), config), batches, strict=True
-    ):
-        fill(log, clock, count, random.Random(seed), transactions=True)
+    for log, batches in zip(manager.create_topic("orders", 2, config), (60, 20), strict=True):
+        fill(log, clock, batches, random.Random(1), transactions=True)
         log.roll()
         log.replica.update_high_watermark(log.log_end_offset)
     manager.housekeeper.checkpoint_recovery_points()

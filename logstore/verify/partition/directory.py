@@ -29,7 +29,7 @@ from checkpoints.partition_metadata import (
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.format import filenames
-from logstore.storage.base import FileInfo, Storage
+from logstore.storage.base import FileInfo, ShowsFiles, Storage
 from logstore.verify.common.report import UNKNOWN, Finding, Problem, error, info, warning
 from logstore.verify.common.text_files import (
     CheckedFile,
@@ -113,7 +113,8 @@ class LogDirCheck:
         with self._small_file(META_PROPERTIES, "meta-form") as file:
             meta = MetaPropertiesFile(file.path, file).read()
             if meta is None:
-                if not getattr(self.storage, "shows_a_tier", False):
+                # No broker formats what is shown of a store, and a tier names no cluster.
+                if not isinstance(self.storage, ShowsFiles):
                     message = "missing: a broker refuses a directory that was never formatted"
                     file.report([warning("meta-missing", message)])
                 return

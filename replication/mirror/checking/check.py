@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from logstore.directory.errors import NotALogDirectoryError
 from logstore.directory.layout import LogDirFiles, list_partitions
 from logstore.directory.listing import PartitionLayout
 from logstore.storage.uri import join_uri, open_storage, shown
-from replication.admin import AdminClient, Answered, TopicStatus
+from replication.admin import AdminClient, Answered
 from replication.admin.topics import describe_configs
 from replication.mirror.checking.local_batches import LocalExtent, extent_of, local_extent
 from replication.mirror.checking.partition_check import CheckedPartition, MirroredPartitionCheck
@@ -80,7 +80,8 @@ def check(
     report = MirrorCheckReport(cluster_id or "")
     mine = {TopicPartition(each.topic, each.partition): each for each in layouts}
     extents, damaged = _extents(mine)
-    tps = sorted({*mine, *_partitions_of(topics, wants)})
+    theirs = _partitions_of(topics, wants)
+    tps = sorted({*mine, *theirs})
     compacted = _compacted(client, {tp.topic for tp in mine if tp.topic in topics}, mine)
     total = sum(sum(s.size for s in each.layout.segments) for each in extents.values())
     done = 0
@@ -91,7 +92,7 @@ def check(
         if progress is not None:
             progress(done, max(done, total))
 
-    asked = [tp for tp in tps if _is_there(topics, tp)]
+    asked = [tp for tp in tps if theirs.get(tp)]
     bounds: dict[TopicPartition, SourceBounds] = {}
     for at in range(0, len(asked), _AT_ONCE):
         bounds |= source.bounds(asked[at : at + _AT_ONCE])
@@ -162,20 +163,16 @@ def _look(uri: str, directory: str) -> LocalExtent | None:
         return None
 
 
-def _is_there(topics: Mapping[str, Answered], tp: TopicPartition) -> bool:
-    answer = topics.get(tp.topic)
-    if answer is None or answer.code:
-        return False
-    topic: TopicStatus = answer.value
-    return any(each.tp == tp for each in topic.partitions)
-
-
 def _partitions_of(
     topics: Mapping[str, Answered], wants: Callable[[str], bool]
-) -> Iterable[TopicPartition]:
-    for name, answer in topics.items():
-        if wants(name):
-            yield from (each.tp for each in answer.value.partitions)
+) -> dict[TopicPartition, bool]:
+    """The partitions that the source names, and whether without an error of their topic."""
+    return {
+        each.tp: not answer.code
+        for name, answer in topics.items()
+        if wants(name)
+        for each in answer.value.partitions
+    }
 
 
 def _unasked(

@@ -97,26 +97,27 @@ class LocalBatches:
     def read(self, size: int) -> bytes:
         """The next bytes from here on, at most ``size``: fewer only at the end of the log."""
         parts: list[bytes] = []
-        number, position, file = self._number, self._position, self._open()
+        number, position = self._number, self._position
         while size and number < len(self._segments):
-            here = min(size, self._segments[number].size - position)
-            if here > 0:
-                file = file or self._layout.open(self._segments[number].base_offset)
-                parts.append(file.read_at(position, here))
-                size -= len(parts[-1])
-                if len(parts[-1]) < here:
-                    break  # cut since
-            if file is not None and file is not self._file:
-                file.close()
-            number, position, file = number + 1, 0, None
-        if file is not None and file is not self._file:
-            file.close()
+            wanted = min(size, self._segments[number].size - position)
+            parts.append(self._read_in(number, position, wanted))
+            size -= len(parts[-1])
+            if len(parts[-1]) < wanted:
+                break  # cut since
+            number, position = number + 1, 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _open(self) -> File | None:
-        if self._file is None and self._number < len(self._segments):
-            self._file = self._layout.open(self._segments[self._number].base_offset)
-        return self._file
+    def _read_in(self, number: int, position: int, size: int) -> bytes:
+        """Only the file of the position here stays open."""
+        if size <= 0:
+            return b""
+        base = self._segments[number].base_offset
+        if number != self._number:
+            with closing(self._layout.open(base)) as file:
+                return file.read_at(position, size)
+        if self._file is None:
+            self._file = self._layout.open(base)
+        return self._file.read_at(position, size)
 
     def skip(self, size: int) -> None:
         """Go on by so many bytes, which ``read`` has returned."""

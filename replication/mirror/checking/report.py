@@ -137,10 +137,7 @@ class PartitionComparison:
 
 @dataclass(slots=True)
 class MirrorCheckReport:
-    """
-    Attributes:
-        unusable: what nobody could compare, though it was asked for.
-    """
+    """All partitions that were asked for."""
 
     cluster_id: str
     partitions: list[PartitionComparison] = field(default_factory=list)

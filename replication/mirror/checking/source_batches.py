@@ -58,10 +58,6 @@ class SourceBounds(NamedTuple):
 class SourceRefusalError(Exception):
     """The source does not give the batches of a partition."""
 
-    def __init__(self, answer: Answered) -> None:
-        super().__init__(str(answer))
-        self.answer = answer
-
 
 class OutOfRangeError(Exception):
     """The source does not have the offset, or not any more."""
@@ -180,7 +176,7 @@ class SourceBatches:
         if answered.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise OutOfRangeError
         if answered.code:
-            raise SourceRefusalError(answered)
+            raise SourceRefusalError(str(answered))
         part: FetchPartitionResponse = answered.value
         return part
 

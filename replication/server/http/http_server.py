@@ -405,14 +405,19 @@ class HttpServer(LivePage):
         return json_answer(status, answer)
 
     def metrics(self) -> HttpAnswer:
-        try:
-            library: Any = load("prometheus_client", Extra.METRICS, "metrics over HTTP")
-            registry = library.CollectorRegistry()
-            registry.register(collector(*self._brokers(), more=self._more_samples))
-        except ConfigError as error:
-            return json_answer(HTTPStatus.NOT_IMPLEMENTED, {"error": str(error)})
-        body: bytes = library.generate_latest(registry)
-        return HttpAnswer(HTTPStatus.OK, str(library.CONTENT_TYPE_LATEST), body)
+        return metrics_answer(lambda: collector(*self._brokers(), more=self._more_samples))
+
+
+def metrics_answer(make_collector: Callable[[], Any]) -> HttpAnswer:
+    """What a collector says now, as Prometheus text."""
+    try:
+        library: Any = load("prometheus_client", Extra.METRICS, "metrics over HTTP")
+        registry = library.CollectorRegistry()
+        registry.register(make_collector())
+    except ConfigError as error:
+        return json_answer(HTTPStatus.NOT_IMPLEMENTED, {"error": str(error)})
+    body: bytes = library.generate_latest(registry)
+    return HttpAnswer(HTTPStatus.OK, str(library.CONTENT_TYPE_LATEST), body)
 
 
 def _close(connection: socket.socket) -> None:

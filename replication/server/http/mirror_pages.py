@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
-from checkpoints.printable import printable
-from logstore.common.errors import ConfigError
-from logstore.common.extras import Extra, load
+from replication.broker.metrics import MetricFamilies
 from replication.mirror import observing
 from replication.mirror.observing import MirrorView
-from replication.server.http.http_server import HttpAnswer, HttpRequest, HttpService, json_answer
+from replication.server.http.http_server import (
+    HttpAnswer,
+    HttpRequest,
+    HttpService,
+    json_answer,
+    metrics_answer,
+)
 
 PREFIX = "logstore_mirror_"
 
@@ -35,7 +39,7 @@ class MirrorPages(HttpService):
             case "/health":
                 return self._health()
             case "/metrics":
-                return self._metrics()
+                return metrics_answer(lambda: _MirrorCollector(self._look))
             case "/state":
                 return json_answer(HTTPStatus.OK, observing.state(self._look()))
             case _:
@@ -48,16 +52,6 @@ class MirrorPages(HttpService):
         status = HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK
         return json_answer(status, {"healthy": not found, "problems": found})
 
-    def _metrics(self) -> HttpAnswer:
-        try:
-            library: Any = load("prometheus_client", Extra.METRICS, "metrics over HTTP")
-        except ConfigError as error:
-            return json_answer(HTTPStatus.NOT_IMPLEMENTED, {"error": str(error)})
-        registry = library.CollectorRegistry()
-        registry.register(_MirrorCollector(self._look))
-        body: bytes = library.generate_latest(registry)
-        return HttpAnswer(HTTPStatus.OK, str(library.CONTENT_TYPE_LATEST), body)
-
 
 class _MirrorCollector:
     def __init__(self, look: Callable[[], MirrorView]) -> None:
@@ -68,17 +62,10 @@ class _MirrorCollector:
         return ()
 
     def collect(self) -> Iterable[Any]:
-        core: Any = load("prometheus_client.core", Extra.METRICS, "metrics over HTTP")
-        families: dict[str, Any] = {}
-        for name, value, labels, is_counter in observing.samples(self._look()):
-            family = families.get(name)
-            if family is None:
-                kind = core.CounterMetricFamily if is_counter else core.GaugeMetricFamily
-                family = families[name] = kind(PREFIX + name, f"Of the mirror: {name}")
-            suffix = "_total" if is_counter else ""
-            given = {key: printable(text) for key, text in labels}
-            family.add_sample(PREFIX + name + suffix, given, float(value))
-        return families.values()
+        families = MetricFamilies()
+        for sample in observing.samples(self._look()):
+            families.add(PREFIX + sample.name, f"Of the mirror: {sample.name}", sample)
+        return families.found.values()
 
 
 __all__ = ["MirrorPages"]

@@ -38,14 +38,16 @@ from logstore.tiers import (
 )
 from logstore.tiers.keys import INDEXES, LOG, MANIFEST, commit_key
 from logstore.verify import verify
-from tests.support.backups import SMALL, GrowingSource, KilledError, RiggedStore, pauses
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> GrowingSource:
-    found = GrowingSource(tmp_path_factory.mktemp("written") / "data")
-    found.write(transactions=True)
-    return found
+from tests.support.backups import (
+    SMALL,
+    GrowingSource,
+    KilledError,
+    Rig,
+    RiggedStore,
+    flip,
+    pauses,
+    quiet,
+)
 
 
 @pytest.fixture
@@ -176,17 +178,11 @@ def test_what_lies_above_the_high_watermark_is_left_for_later(
 # ---- damage in the source --------------------------------------------------------------------
 
 
-def _flip(log: Path, position: int) -> None:
-    data = bytearray(log.read_bytes())
-    data[position] ^= 1
-    log.write_bytes(data)
-
-
 def test_a_damaged_batch_is_named_and_what_is_whole_is_backed_up(
     source: GrowingSource, store: RiggedStore, tmp_path: Path
 ) -> None:
     first = source.logs()[0]
-    _flip(first, first.stat().st_size // 2)
+    flip(first)
     report = backup(source, store)
     (finding,) = report.findings
     assert finding.fault is BackupFault.DAMAGED
@@ -206,7 +202,7 @@ def test_damage_after_a_backup_costs_nothing_that_was_backed_up(
     last = source.logs()[-1]
     source.write(2, {"orders": 1})
     assert last == source.logs()[-1]  # the open segment grew, so it is read again
-    _flip(last, 70)
+    flip(last, 70)
     report = backup(source, store)
     (finding,) = report.findings
     assert finding.fault is BackupFault.DAMAGED
@@ -234,12 +230,11 @@ def _dying_at(store: RiggedStore, number: int, *, after: bool) -> None:
         if operation == "put" and store.count("put") >= number:
             raise KilledError
 
-    store.before = (lambda *_: None) if after else rig
-    store.after = rig if after else (lambda *_: None)
+    _rig(store, rig, after=after)
 
 
-def _heal(store: RiggedStore) -> None:
-    store.before = store.after = lambda *_: None
+def _rig(store: RiggedStore, rig: Rig, *, after: bool) -> None:
+    store.before, store.after = (quiet, rig) if after else (rig, quiet)
 
 
 @pytest.mark.slow
@@ -256,7 +251,7 @@ def test_a_run_that_is_killed_at_any_put_is_taken_up(tmp_path: Path, *, after: b
         _dying_at(store, number, after=after)
         with pytest.raises(KilledError):
             backup(source, store, **one_by_one)
-        _heal(store)
+        store.heal()
         logs = set(store.objects(LOG))
         facts = {key.removesuffix(".logstore") for key in store.objects(".logstore")}
         report = backup(source, store, **one_by_one)
@@ -271,7 +266,6 @@ def test_a_segment_that_another_topic_put_is_not_adopted(
     source: GrowingSource, store: RiggedStore, tmp_path: Path
 ) -> None:
     """Facts and checksum decide, not the name alone."""
-    _dying_at(store, 10**6, after=False)
     backup(source, store)
     manifests = store.objects(MANIFEST)
     store.store.delete([key for key in store.objects() if key.startswith("logstore-backup/")])
@@ -315,11 +309,11 @@ def test_a_put_that_reports_a_failure_is_repeated_under_the_same_key(
             seen.add(key)
             raise StoreUnavailableError(key, "reset by peer", True)
 
-    store.before, store.after = ((lambda *_: None), rig) if effect else (rig, lambda *_: None)
+    _rig(store, rig, after=effect)
     report = backup(source, store)
     assert report.whole
     assert report.committed
-    store.before = store.after = lambda *_: None
+    store.heal()
     checked = check_store(store)
     assert checked.whole
     assert not checked.notes  # no orphan of another name
@@ -340,7 +334,7 @@ def test_a_store_that_refuses_ends_the_run_and_leaves_earlier_backups(
     with pytest.raises(StoreDeniedError, match="403"):
         backup(source, store, pause=pause)
     assert not waited
-    _heal(store)
+    store.heal()
     assert check_store(store).whole
 
 
@@ -387,11 +381,11 @@ def test_a_store_that_always_loses_gets_no_commit(
 def test_a_flip_in_the_middle_needs_a_full_read_back(
     source: GrowingSource, store: RiggedStore
 ) -> None:
-    def flip(operation: str, key: str) -> None:
+    def rot(operation: str, key: str) -> None:
         if operation == "put" and key.endswith(LOG):
             store.flip(key, 100)
 
-    store.after = flip
+    store.after = rot
     with pytest.raises(StoreUnavailableError, match="not whole"):
         backup(source, store, read_back=ReadBack.FULL)
 
@@ -486,7 +480,7 @@ def test_two_backups_at_once_do_not_mix(
 
     def race(operation: str, key: str) -> None:
         if operation == "put" and key.startswith("logstore-backup/"):
-            store.before = lambda *_: None
+            store.before = quiet
             backup(tmp_path / "copy", store)
 
     store.before = race
@@ -565,7 +559,7 @@ def test_what_another_run_takes_of_a_dropped_backup_stays(
     assert report.number == 2
     found = [finding.fault for finding in report.findings]
     assert found == ([BackupFault.MISSING] if late else [])
-    store.before = lambda operation, key: None
+    store.heal()
     named = [key for *_, key in segments_of(earlier)]
     assert set(store.objects(LOG)) >= {key.key(LOG) for key in named} or late
     assert backup(source, store).whole
@@ -587,7 +581,7 @@ def test_a_backup_is_not_there_if_what_it_adopts_is_deleted_meanwhile(
     store.before = meanwhile
     with pytest.raises(StoreUnavailableError, match="deleted while the backup was made"):
         backup(source, store)
-    store.before = lambda operation, key: None
+    store.heal()
     assert backup(source, store).whole
     assert_equal(source.path, store, tmp_path / "back")
 
@@ -689,9 +683,7 @@ def test_a_source_that_stays_damaged_makes_no_backup_after_backup(
     source: GrowingSource, store: RiggedStore
 ) -> None:
     log = source.logs()[1]
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    flip(log)
     first = backup(source, store)
     assert len(first.findings) == 1
     objects = len(store.objects())
@@ -877,7 +869,7 @@ def test_a_partition_that_is_deleted_meanwhile_is_left_out(
 ) -> None:
     def delete(operation: str, key: str) -> None:
         if operation == "put":
-            store.before = lambda *_: None
+            store.before = quiet
             shutil.rmtree(source.path / "orders-1")
 
     store.before = delete
@@ -900,7 +892,7 @@ def test_a_segment_that_is_rewritten_meanwhile_is_looked_at_again(
 
     def rewrite(operation: str, key: str) -> None:
         if operation == "put" and key.startswith("orders-") and key.endswith(LOG):
-            store.before = lambda *_: None
+            store.before = quiet
             first.write_bytes(b"".join(kept))
 
     store.before = rewrite

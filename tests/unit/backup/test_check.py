@@ -26,28 +26,16 @@ from logstore.tiers import (
     open_store,
 )
 from logstore.tiers.keys import FACTS, INDEXES, LOG, MANIFEST, commit_key
-from tests.support.backups import GrowingSource, KilledError, RiggedStore
+from tests.support.backups import GrowingSource, KilledError, RiggedStore, quiet
 from tests.support.until import until
 
 DAY_MS = 86_400_000
 
 
-@pytest.fixture(scope="module")
-def backed(tmp_path_factory: pytest.TempPathFactory) -> RiggedStore:
-    source = GrowingSource(tmp_path_factory.mktemp("written") / "data")
-    source.write(transactions=True)
-    store = RiggedStore()
-    Backup([source.path], store).run()
-    return store
-
-
 @pytest.fixture
 def store(backed: RiggedStore) -> RiggedStore:
     """A copy that a test may damage."""
-    found = RiggedStore()
-    for key in backed.objects():
-        found.replace(key, backed.store.get(key))
-    return found
+    return backed.copy()
 
 
 def check(store: RiggedStore, *, days_later: int = 0, **options: object) -> StoreCheckReport:
@@ -203,7 +191,7 @@ def test_what_a_backup_takes_over_meanwhile_is_not_deleted(tmp_path: Path) -> No
     store.before = killed
     with pytest.raises(KilledError):
         Backup([source.path], store).run()
-    store.before = lambda *_: None
+    store.before = quiet
     listed = {found.key: found for found in store.store.list()}
     now = max(found.mtime_ms for found in listed.values())
 
@@ -222,7 +210,7 @@ def test_what_a_backup_takes_over_meanwhile_is_not_deleted(tmp_path: Path) -> No
                 store.before = killed
                 with pytest.raises(KilledError):
                     Backup([source.path], store).run()
-                store.before = lambda *_: None
+                store.before = quiet
             return iter(found)
 
     options = StoreCheckOptions(delete=True)
@@ -241,7 +229,7 @@ def test_a_backup_names_nothing_that_was_deleted_before_it_was_there(tmp_path: P
     def delete_once(operation: str, key: str) -> None:
         manifests = store.objects(MANIFEST)
         if operation == "list" and not key and manifests:
-            store.before = lambda *_: None
+            store.before = quiet
             store.delete([manifests[0]])
 
     store.before = delete_once

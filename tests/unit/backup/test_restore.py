@@ -30,27 +30,15 @@ from tests.support.backups import GrowingSource, RiggedStore
 from tests.support.until import until
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> GrowingSource:
-    found = GrowingSource(tmp_path_factory.mktemp("written") / "data")
-    found.write(transactions=True)
-    return found
-
-
-@pytest.fixture(scope="module")
-def backed(source: GrowingSource) -> RiggedStore:
-    store = RiggedStore()
-    Backup([source.path], store).run()
-    return store
+@pytest.fixture
+def source(written: GrowingSource) -> GrowingSource:
+    return written
 
 
 @pytest.fixture
 def store(backed: RiggedStore) -> RiggedStore:
     """A copy that a test may damage."""
-    found = RiggedStore()
-    for key in backed.objects():
-        found.replace(key, backed.store.get(key))
-    return found
+    return backed.copy()
 
 
 def _names(directory: Path) -> list[str]:

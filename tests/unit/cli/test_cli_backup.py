@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.backups import GrowingSource
+from tests.support.backups import GrowingSource, flip
 from tests.support.commands import logstore, logstore_json
 
 
@@ -65,9 +65,7 @@ def test_damage_in_the_source_is_one_and_an_error_is_two(
     source: GrowingSource, store: str, tmp_path: Path
 ) -> None:
     log = source.logs()[0]
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    flip(log)
     told = logstore("backup", str(source.path), "--to", store, code=1)
     assert "damaged: orders-0 [" in told.output
     assert "a checksum that does not match" in told.output
@@ -91,9 +89,7 @@ def test_bit_rot_and_orphans_are_found_through_the_front_door(
     logstore("backup", "check", store, "--older-than", "0s", "--delete")
     assert not orphan.exists()
     victim = _objects(tmp_path, ".log")[-1]
-    data = bytearray(victim.read_bytes())
-    data[40] ^= 1
-    victim.write_bytes(data)
+    flip(victim, 40)
     logstore("backup", "check", store)
     told = logstore("backup", "check", store, "--deep", code=1)
     assert "torn: orders-1 [" in told.output

@@ -9,16 +9,16 @@ import pytest
 
 from replication import serve
 from tests.support import stores
+from tests.support.backups import flip
 from tests.support.commands import logstore, logstore_json
 from tests.support.stores import Chunking
-from tests.unit.verify.verify_logs import fill
 
 KINDS = ("backup", "uri of a backup", "plain", "compressed", "local tiered")
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stores.make_directory(tmp_path_factory.mktemp("source") / "data", fill)
+    return stores.make_directory(tmp_path_factory.mktemp("source") / "data")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -86,10 +86,7 @@ def test_what_writes_directories_leads_to_restore(store: str, tmp_path: Path) ->
 
 def test_verify_of_a_damaged_store_leads_to_restore(source: Path, tmp_path: Path) -> None:
     stores.put_backup(tmp_path, source)
-    path = sorted(tmp_path.glob("orders-*/0/*.log"))[0]
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    flip(sorted(tmp_path.glob("orders-*/0/*.log"))[0])
     told = logstore("verify", str(tmp_path), code=None).stdout
     assert f"logstore restore {tmp_path} --lossy --to DST" in told
     assert "logstore rescue" not in told

@@ -38,7 +38,9 @@ from tests.support.scripted_source import (
     Lie,
     ScriptedSource,
     Versions,
+    each_rewritten,
     header_of,
+    last_moved,
     on_answers,
     on_parts,
     on_records,
@@ -85,23 +87,15 @@ def records(name: str, how: Callable[[bytes], bytes], *, is_reported: bool = Tru
 
 
 def each_header(**fields: int) -> Callable[[bytes], bytes]:
-    return lambda data: b"".join(rewritten(each, **fields) for each in split(data))
+    return lambda data: each_rewritten(data, **fields)
 
 
 def first_moved(by: int) -> Callable[[bytes], bytes]:
-    def move(data: bytes) -> bytes:
-        head = header_of(data)
-        return rewritten(data, base=head.base + by)
-
-    return move
+    return lambda data: rewritten(data, base=header_of(data).base + by)
 
 
-def last_moved(by: int) -> Callable[[bytes], bytes]:
-    def move(data: bytes) -> bytes:
-        *before, last = split(data)
-        return b"".join([*before, rewritten(last, base=header_of(last).base + by)])
-
-    return move
+def with_last_moved(by: int) -> Callable[[bytes], bytes]:
+    return lambda data: last_moved(data, by)
 
 
 def with_foreign_batch(data: bytes) -> bytes:
@@ -158,9 +152,9 @@ RECORDS = [
     records("a batch that begins below", first_moved(-1)),
     records("a batch that begins far below", first_moved(-8)),
     records("a batch below 0", first_moved(-(2**40))),
-    records("batches that overlap", last_moved(-1)),
-    records("batches that go backwards", last_moved(-30)),
-    records("a batch above the high watermark", last_moved(1)),
+    records("batches that overlap", with_last_moved(-1)),
+    records("batches that go backwards", with_last_moved(-30)),
+    records("a batch above the high watermark", with_last_moved(1)),
     records("a batch at the last offset", each_header(base=MAX - 1)),
     records("a batch over the last offset", each_header(base=MAX)),
     records("more than is committed", with_foreign_batch, is_reported=False),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from replication.protocol import ApiKey
 from replication.server.serving import ServedCluster
 from tests.support.mirrors import (
     DIRECTORY,
+    FOREVER_MS,
     caught_up,
     copy_directory,
     kinds,
@@ -38,12 +38,6 @@ from tests.support.mirrors import (
 )
 from tests.support.served import new_name, served
 from tests.support.until import patience, until
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[ServedCluster]:
-    with served() as brokers:
-        yield brokers
 
 
 def topic(kafka: ServedCluster, partitions: int = 1, **config: str) -> TopicPartition:
@@ -73,7 +67,7 @@ def test_who_waits_for_an_end_is_told_that_the_mirror_was_closed(kafka: ServedCl
     answers: list[bool] = []
     with mirror_of(kafka, topics=(tp.topic,), rate_bytes_per_s=1.0) as mirror:  # years
         mirror.start()
-        waiting = threading.Thread(target=lambda: answers.append(mirror.catch_up(1 << 40)))
+        waiting = threading.Thread(target=lambda: answers.append(mirror.catch_up(FOREVER_MS)))
         waiting.start()
         until(lambda: tp in mirror.status.partitions)
         mirror.close()
@@ -302,7 +296,7 @@ def test_who_waits_for_the_end_does_not_outlive_it(kafka: ServedCluster) -> None
     try:
         with mirror_of(kafka, topics=(tp.topic,), internal=False) as mirror:
             mirror.start()
-            thread = threading.Thread(target=lambda: answer.append(mirror.catch_up(1 << 40)))
+            thread = threading.Thread(target=lambda: answer.append(mirror.catch_up(FOREVER_MS)))
             thread.start()
             until(lambda: mirror._ends, "it waits")
         thread.join(patience())

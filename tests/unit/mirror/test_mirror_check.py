@@ -20,6 +20,7 @@ from logstore.storage.local import LocalStorage
 from replication import serve
 from replication.mirror import MirrorFile, MirrorIdentity
 from tests.support.commands import logstore
+from tests.support.scripted_source import split
 
 TP = TopicPartition("orders", 0)
 BATCHES, RECORDS = 40, 5
@@ -59,21 +60,13 @@ def log_file(directory: Path, number: int = 0, topic: str = TP.topic) -> Path:
     return sorted((directory / f"{topic}-0").glob("*.log"))[number]
 
 
-def split(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where each batch begins and ends."""
-    at = 0
-    while at < len(data):
-        end = at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
-        yield at, end
-        at = end
-
-
 @contextmanager
 def changed(path: Path, number: int = 3) -> Iterator[tuple[bytearray, int, int]]:
     """The bytes of a file, and where one of its batches begins and ends."""
     data = bytearray(path.read_bytes())
-    begin, end = list(split(bytes(data)))[number]
-    yield data, begin, end
+    *before, batch = split(bytes(data))[: number + 1]
+    begin = sum(map(len, before))
+    yield data, begin, begin + len(batch)
     path.write_bytes(data)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -21,14 +20,8 @@ from tests.support.mirrors import (
     source_bytes,
     write,
 )
-from tests.support.served import new_name, served
+from tests.support.served import new_name
 from tests.support.until import until
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[ServedCluster]:
-    with served() as running:
-        yield running
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from replication.protocol import ApiKey
 from replication.server.serving import ServedCluster
 from tests.support.mirrors import (
     caught_up,
+    is_stuck,
     kinds,
     mirror_of,
     mirrored_bytes,
@@ -26,16 +27,10 @@ from tests.support.served import new_name, served
 from tests.support.until import until
 
 
-@pytest.fixture(scope="module")
-def brokers() -> Iterator[ServedCluster]:
-    with served() as running:
-        yield running
-
-
-@pytest.fixture
-def kafka(brokers: ServedCluster) -> Iterator[ServedCluster]:
-    yield brokers
-    brokers.faults.clear()
+@pytest.fixture(autouse=True)
+def no_fault_stays(kafka: ServedCluster) -> Iterator[None]:
+    yield
+    kafka.faults.clear()
 
 
 @pytest.fixture
@@ -62,7 +57,7 @@ def test_a_topic_that_may_not_be_read(
     kafka.faults.fail(ApiKey.FETCH, error=code, times=None)
     with mirror(kafka, tp) as following:
         following.start()
-        assert not following.catch_up(20_000)
+        assert is_stuck(following)
         status = following.status.partitions[tp]
         assert (status.state, status.reason) == (
             PartitionState.FAILED,

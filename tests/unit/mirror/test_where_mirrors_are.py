@@ -15,7 +15,14 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from logstore.storage.local import LocalStorage
-from replication.mirror import MIRROR_JSON, MirrorRefusedError, promote
+from logstore.storage.memory import MemoryStorage
+from replication.mirror import (
+    MIRROR_JSON,
+    MirrorFile,
+    MirrorIdentity,
+    MirrorRefusedError,
+    promote,
+)
 from replication.server.serving import ServedCluster, serve
 from tests.support.builders import batch
 from tests.support.mirrored import (
@@ -29,7 +36,7 @@ from tests.support.mirrored import (
     reported,
     until_equal,
 )
-from tests.support.mirrors import caught_up, mirror_of
+from tests.support.mirrors import DIRECTORY, caught_up, mirror_of
 from tests.support.scripted_source import ScriptedSource, SourceLog, SourceTopic, header_of
 from tests.support.until import until
 
@@ -215,7 +222,7 @@ def test_thousands_of_partitions_begin_and_end(tmp_path: Path) -> None:
             _until_alone(source)
             before = _used()
             with mirroring(source, tmp_path / "mirror") as mirror:
-                assert mirror.catch_up(60_000), mirror.status
+                caught_up(mirror)
                 threads.append(_used().threads - before.threads)
             _until_alone(source)
             until(partial(_is_back_at, before), "nothing is left")
@@ -247,3 +254,16 @@ def test_a_mirror_begins_on_an_empty_disk(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     with _source() as source, mirroring(source, tmp_path):
         until_equal(source, tmp_path)
+
+
+def test_where_a_source_was_found_is_kept_as_clients_take_it() -> None:
+    """An IPv6 address has its brackets, so that it can be given again."""
+    storage = MemoryStorage()
+    storage.make_dir(DIRECTORY)
+    file = MirrorFile.of(DIRECTORY, storage)
+    file.write(MirrorIdentity("A" * 22, "kafka:9092"))
+    with mirror_of("[::1]:1,127.0.0.1:1", storage) as mirror:
+        mirror.start()
+        found = file.read()
+    assert found is not None
+    assert found.bootstrap == "[::1]:1,127.0.0.1:1"

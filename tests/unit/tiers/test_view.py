@@ -18,13 +18,14 @@ from logstore.storage import Storage
 from logstore.storage.uri import join_uri, log_directory, open_storage, shown
 from logstore.verify import VerifyOptions, verify
 from tests.support import stores
+from tests.support.backups import flip
 from tests.support.stores import Chunking
-from tests.unit.verify.verify_logs import fill, short
+from tests.unit.verify.verify_logs import short
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stores.make_directory(tmp_path_factory.mktemp("source") / "data", fill)
+    return stores.make_directory(tmp_path_factory.mktemp("source") / "data")
 
 
 def _backup(root: Path, directory: Path) -> None:
@@ -320,13 +321,7 @@ def _lengthen(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"x")
 
 
-def _flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-
-
-@pytest.mark.parametrize("damage", [_delete, _shorten, _lengthen, _flip])
+@pytest.mark.parametrize("damage", [_delete, _shorten, _lengthen, flip])
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
 def test_damage_of_a_backup_is_named(
     source: Path, tmp_path: Path, suffix: str, damage: Callable[[Path], None]
@@ -337,7 +332,7 @@ def test_damage_of_a_backup_is_named(
     report = verify([str(tmp_path)], VerifyOptions(threads=1))
     told = [str(each) for each in (*report.findings, *report.unusable)]
     assert told
-    if damage is not _flip or suffix == ".indexes":
+    if damage is not flip or suffix == ".indexes":
         assert any(path.name in each for each in told), told
 
 
@@ -410,7 +405,7 @@ def test_an_encrypted_segment_says_what_it_needs(source: Path, tmp_path: Path) -
         storage.open(f"{root}/orders-0/{0:020d}.log", writable=False)
 
 
-@pytest.mark.parametrize("damage", [_delete, _shorten, _flip])
+@pytest.mark.parametrize("damage", [_delete, _shorten, flip])
 def test_damage_of_compressed_chunks_is_found(
     source: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -422,7 +417,7 @@ def test_damage_of_compressed_chunks_is_found(
     damage(path)
     report = verify([str(tmp_path)], VerifyOptions(threads=1))
     assert report.findings or report.unusable
-    if damage is not _flip:
+    if damage is not flip:
         assert path.name in str([*report.findings, *report.unusable])
 
 
