@@ -120,8 +120,8 @@ def holes(partition: PartitionBackup) -> Iterator[tuple[int, int]]:
         yield reached, partition.end_offset
 
 
-_LOG_FILE = re.compile(rf"(?:[^/]+/)?(?:{META_PROPERTIES}|[^/]+/\d{{20}}\.log)", re.ASCII)
-"""Of a log directory, or of one a step below."""
+_LOG_FILE = re.compile(rf"(?:[^/]+/)?{META_PROPERTIES}|(?:[^/]+/){{0,2}}\d{{20}}\.log", re.ASCII)
+"""Of a partition, of a log directory, or of one a step below."""
 
 _BITS = {suffix: 1 << number for number, suffix in enumerate(SEGMENT_SUFFIXES)}
 _ALL = (1 << len(SEGMENT_SUFFIXES)) - 1

@@ -56,6 +56,7 @@ from logstore.storage.base import File, Storage
 from logstore.storage.local import LocalStorage
 from logstore.tiers import (
     BackupCommit,
+    LocalObjectStore,
     ObjectNotFoundError,
     ObjectStore,
     PartitionBackup,
@@ -305,6 +306,10 @@ class _Restore:
     # -- the target ----------------------------------------------------------------------------
 
     def _check_target(self, target: str) -> None:
+        if isinstance(self._store.store, LocalObjectStore):
+            place = self.real_path(self._store.uri)
+            if os.path.commonpath([place, target]) == place:
+                raise ConfigError(f"{printable(target)} lies in the store: give another place")
         info = self._storage.info(target)
         if info is not None and (not info.is_dir or self._storage.scan_dir(target)):
             raise ConfigError(f"{printable(target)} is there already, and not empty")

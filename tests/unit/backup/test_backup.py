@@ -777,6 +777,15 @@ def test_a_log_directory_is_no_store(source: GrowingSource, place: str) -> None:
     assert sorted(source.path.parent.rglob("*")) == before
 
 
+def test_the_directory_of_another_partition_is_no_store(
+    source: GrowingSource, tmp_path: Path
+) -> None:
+    """Though nothing around it says what it is."""
+    shutil.copytree(source.path / "orders-0", tmp_path / "away" / "orders-0")
+    with pytest.raises(BackupRefusedError, match="lies in, a log directory"):
+        Backup([source.path], open_store(str(tmp_path / "away" / "orders-0"))).run()
+
+
 @pytest.mark.parametrize("below", ["", "/below"])
 def test_a_file_is_no_store(source: GrowingSource, below: str) -> None:
     file = source.path.parent / "file"

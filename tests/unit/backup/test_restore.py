@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from logstore.backup import (
+    Backup,
     BackupFault,
     DamagedObjectError,
     NoBackupError,
@@ -22,7 +23,7 @@ from logstore.format.reader import iter_batches
 from logstore.manager import LogManager
 from logstore.storage.base import File
 from logstore.storage.local import LocalStorage
-from logstore.tiers import ObjectNotFoundError, StoreDeniedError
+from logstore.tiers import LocalObjectStore, ObjectNotFoundError, StoreDeniedError
 from logstore.tiers.keys import INDEXES, LOG, commit_key
 from logstore.verify import verify
 from tests.support.backups import GrowingSource, RiggedStore
@@ -268,6 +269,16 @@ def test_a_damaged_commit_is_passed_over_for_the_one_before(
 
 
 # ---- the target ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [".", "back", "orders/back"])
+def test_a_store_is_no_target(source: GrowingSource, tmp_path: Path, place: str) -> None:
+    """A log directory in it would end all backups into it."""
+    there = LocalObjectStore(str(tmp_path / "there"))
+    Backup([source.path], there).run()
+    with pytest.raises(ConfigError, match="lies in the store"):
+        restore(there, tmp_path / "there" / place)
+    assert Backup([source.path], there).run().whole
 
 
 def test_a_target_with_anything_in_it_is_left_alone(store: RiggedStore, tmp_path: Path) -> None:
