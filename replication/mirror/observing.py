@@ -135,8 +135,9 @@ def _lags(partitions: Mapping[TopicPartition, MirroredStatus]) -> Iterator[Sampl
     topics = [(topic, [*own]) for topic, own in groupby(rows, key=lambda row: row[0].topic)]
     if len(topics) <= PARTITIONS_MAX:
         for topic, own in topics:
-            lag = sum(each.lag or 0 for _, each in own)
-            yield Sample("topic_lag_records", lag, (("topic", topic),))
+            known = [each.lag for _, each in own if each.lag is not None]
+            if known:  # nobody is told of a lag of 0 before the source has said where it ends
+                yield Sample("topic_lag_records", sum(known), (("topic", topic),))
     if len(rows) <= PARTITIONS_MAX:
         for tp, each in rows:
             if each.lag is not None:

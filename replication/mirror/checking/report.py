@@ -184,7 +184,8 @@ class MirrorCheckReport:
             for each in part.uncompared
             if each.offset >= 0 and each.reason is not UncomparedReason.COMPACTED
         )
-        return text + "equal" + (f"; {left:,} offsets were not compared" if left else "")
+        same = "equal" if compared else "nothing is known"
+        return text + same + (f"; {left:,} offsets were not compared" if left else "")
 
     def lines(self) -> Iterator[str]:
         for part in self.partitions:

@@ -203,6 +203,15 @@ def test_what_only_one_side_has_is_not_compared(original: Path, copy: Path) -> N
     assert "213 offsets were not compared" in told["verdict"]
 
 
+def test_nothing_that_could_be_compared_is_not_equal_in_words(original: Path, copy: Path) -> None:
+    """The source has nothing any more of what is here."""
+    with LogManager([original]) as manager:
+        manager.get_or_create(*TP).delete_records(END)
+    told = check(original, copy, code=0)
+    assert told["verdict"].startswith("0 of 1 partitions compared")
+    assert "nothing is known" in told["verdict"]
+
+
 def test_another_topic_of_the_name(tmp_path: Path, original: Path) -> None:
     fill(tmp_path / "other")
     (tmp_path / "other" / "meta.properties").unlink()

@@ -293,6 +293,18 @@ def test_metrics_are_bounded(
     assert len(found) < 2 * PARTITIONS_MAX + 50
 
 
+def test_a_lag_that_is_not_known_is_none() -> None:
+    unknown = MirroredStatus(PartitionState.WAITING, 0, 10)
+    named = {
+        TP: unknown,
+        TopicPartition("known", 0): part(lag=2),
+        TopicPartition("known", 1): unknown,
+    }
+    found = [*samples(status(named))]
+    lags = {s.labels[0][1]: s.value for s in found if s.name == "topic_lag_records"}
+    assert lags == {"known": 2}
+
+
 def test_a_store_that_is_down_stops_nobody() -> None:
     answers: list[Any] = [OSError("down"), ValueError("a bug"), ("hole",), ()]
 
